@@ -1,0 +1,41 @@
+"""Returns of real and imagined steps. Time is axis 1; everything is (B, H)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def lambda_returns(reward: Tensor, proceed: Tensor, value: Tensor, discount: float, lam: float) -> Tensor:
+    """Return R_t = r_t + d_t ((1 - lam) v_{t+1} + lam R_{t+1}), with R_H = v_H and d_t = discount * proceed_t.
+
+    ``reward`` and ``proceed`` are (B, H); ``value`` (B, H+1) is the value of each state
+    visited, the last one included; the result is (B, H). Source: DreamerV3, equation 9.
+    """
+    carry = discount * proceed
+    steps = reward + carry * (1 - lam) * value[:, 1:]
+    following = value[:, -1]
+    returns = []
+    for t in reversed(range(reward.shape[1])):
+        following = steps[:, t] + carry[:, t] * lam * following
+        returns.append(following)
+    return torch.stack(returns[::-1], 1)
+
+
+def gae(
+    reward: Tensor, terminated: Tensor, ended: Tensor, value: Tensor, following: Tensor, discount: float, lam: float
+) -> Tensor:
+    """Return generalised advantages (B, T) of real steps.
+
+    ``value`` (B, T) is that of the state acted in, ``following`` (B, T) that of the state
+    reached, the last one of an episode included. ``terminated`` cuts the value of the
+    future; ``ended`` (terminated or truncated) only stops the sum, so that a truncated
+    episode still counts on its future. Source: Schulman et al. 2016, equation 16.
+    """
+    delta = reward + discount * following * (~terminated) - value
+    advantage = torch.zeros_like(reward[:, 0])
+    out = []
+    for t in reversed(range(reward.shape[1])):
+        advantage = delta[:, t] + discount * lam * (~ended[:, t]) * advantage
+        out.append(advantage)
+    return torch.stack(out[::-1], 1)
