@@ -9,6 +9,7 @@ one-hot in both.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ class Scale:
 
     def raw(self, unit: np.ndarray) -> np.ndarray:
         """Return raw units of (..., A) in [-1, 1]; values outside are clipped."""
-        return self.centre + np.clip(unit, -1.0, 1.0).astype(np.float32, copy=False) * self.half
+        unit = np.minimum(np.maximum(np.asarray(unit, np.float32), -1.0), 1.0)
+        return self.centre + unit * self.half
 
     def unit(self, raw: np.ndarray) -> np.ndarray:
         """Return [-1, 1] of raw units (..., A). A component that cannot vary reads 0."""
@@ -52,13 +54,17 @@ class Codec:
         self.raw_observation_space = observation_space
         self.raw_action_space = action_space
         self._parts = dict(_walk(observation_space, ""))
-        self.observation_space = spaces.Dict(
-            {name: _encoded_space(name, part) for name, part in self._parts.items()}
-        )
+        self._paths = dict(_walk_paths(observation_space, "", ()))
+        self.observation_space = spaces.Dict({name: _encoded_space(name, part) for name, part in self._parts.items()})
         self._action_parts = dict(_walk(action_space, "", alone="action"))
+        self._action_slices = _slices(self._action_parts)
         bounds = [_action_bounds(name, part) for name, part in self._action_parts.items()]
         low, high = (np.concatenate(side) for side in zip(*bounds, strict=True))
-        onehot = np.concatenate([np.full(_action_size(p), not isinstance(p, spaces.Box)) for p in self._action_parts.values()])
+        onehot = self._components(lambda part: not isinstance(part, spaces.Box))
+        self._low, self._high = low.astype(np.float32), high.astype(np.float32)
+        whole = self._components(_holds_integers)
+        self._whole = whole if whole.any() else None
+        self._pieces = [p for name, part in self._action_parts.items() for p in _choices(part, self._action_slices[name].start)]
         self.action_size = len(low)
         self.scale = Scale(np.where(onehot, 0, (high + low) / 2), np.where(onehot, 1, (high - low) / 2))
         self.action_space: spaces.Space
@@ -69,7 +75,13 @@ class Codec:
 
     def encode_obs(self, raw: Any) -> dict[str, np.ndarray]:
         """Return one raw observation as named arrays."""
-        return {name: _encode(self._parts[name], value) for name, value in _walk_value(self.raw_observation_space, raw, "")}
+        obs = {}
+        for name, path in self._paths.items():
+            value = raw
+            for key in path:
+                value = value[key]
+            obs[name] = _encode(self._parts[name], value)
+        return obs
 
     def decode_obs(self, obs: dict[str, np.ndarray]) -> Any:
         """Return named arrays as one raw observation."""
@@ -82,12 +94,12 @@ class Codec:
 
     def unflatten_action(self, vector: np.ndarray) -> Any:
         """Return one raw-unit vector (A,) as the environment's own action, inside its space."""
-        offsets, start = {}, 0
-        for name, part in self._action_parts.items():
-            size = _action_size(part)
-            offsets[name] = vector[start : start + size]
-            start += size
-        return _build(self.raw_action_space, "", lambda name, part: _decode(part, offsets[name]), alone="action")
+        return _build(
+            self.raw_action_space,
+            "",
+            lambda name, part: _decode(part, vector[self._action_slices[name]]),
+            alone="action",
+        )
 
     def encode_action(self, raw: Any) -> np.ndarray:
         """Return one raw action as the vector (A,) in [-1, 1] that models and policies use."""
@@ -95,7 +107,24 @@ class Codec:
 
     def decode_action(self, unit: np.ndarray) -> Any:
         """Return a policy's vector (A,) as the environment's own action, always inside its space."""
-        return self.unflatten_action(self.scale.raw(unit))
+        return self.unflatten_action(self.settle(unit))
+
+    def settle(self, unit: np.ndarray) -> np.ndarray:
+        """Return in raw units (..., A) what an environment really gets for a policy's (..., A).
+
+        Numbers are clipped to their bounds, integers rounded, and each Discrete part becomes
+        the one-hot vector of its largest component.
+        """
+        vector = np.minimum(np.maximum(self.scale.raw(unit), self._low), self._high)
+        if self._whole is not None:
+            vector = np.where(self._whole, np.rint(vector), vector)
+        for piece in self._pieces:
+            chosen = vector[..., piece].argmax(-1)
+            vector[..., piece] = np.eye(piece.stop - piece.start, dtype=np.float32)[chosen]
+        return vector
+
+    def _components(self, says: Callable[[spaces.Space], bool]) -> np.ndarray:
+        return np.concatenate([np.full(_action_size(part), says(part)) for part in self._action_parts.values()])
 
 
 def space_to_json(space: spaces.Space) -> dict[str, Any]:
@@ -110,7 +139,7 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
     if isinstance(space, spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.MultiDiscrete):
-        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist()}
+        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else [int(n) for n in space.n]}
     if isinstance(space, spaces.Text):
@@ -132,7 +161,7 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
     if kind == "Discrete":
         return spaces.Discrete(data["n"], start=data["start"])
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(data["nvec"])
+        return spaces.MultiDiscrete(data["nvec"], start=data["start"])
     if kind == "MultiBinary":
         return spaces.MultiBinary(data["n"])
     if kind == "Text":
@@ -168,6 +197,18 @@ def _walk(space: spaces.Space, prefix: str, alone: str | None = None):
         yield prefix[:-1] or alone or _name_alone(space), space
 
 
+def _walk_paths(space: spaces.Space, prefix: str, path: tuple) -> Iterator[tuple[str, tuple]]:
+    """Yield (name, keys that lead to the leaf) of a nested space."""
+    if isinstance(space, spaces.Dict):
+        for name, part in space.spaces.items():
+            yield from _walk_paths(part, f"{prefix}{name}/", (*path, name))
+    elif isinstance(space, spaces.Tuple):
+        for number, part in enumerate(space.spaces):
+            yield from _walk_paths(part, f"{prefix}{number}/", (*path, number))
+    else:
+        yield prefix[:-1] or _name_alone(space), path
+
+
 def _walk_value(space: spaces.Space, value: Any, prefix: str, alone: str | None = None):
     if isinstance(space, spaces.Dict):
         for name, part in space.spaces.items():
@@ -193,13 +234,38 @@ def _name_alone(space: spaces.Space) -> str:
     return "text" if isinstance(space, spaces.Text) else "observation"
 
 
+def _slices(parts: dict[str, spaces.Space]) -> dict[str, slice]:
+    slices, start = {}, 0
+    for name, part in parts.items():
+        slices[name] = slice(start, start + _action_size(part))
+        start += _action_size(part)
+    return slices
+
+
+def _choices(space: spaces.Space, start: int) -> Iterator[slice]:
+    """Yield the one-hot pieces of an action part whose vector begins at ``start``."""
+    sizes = [space.n] if isinstance(space, spaces.Discrete) else []
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes = space.nvec.reshape(-1).tolist()
+    for size in sizes:
+        yield slice(start, start + int(size))
+        start += int(size)
+
+
+def _holds_integers(space: spaces.Space) -> bool:
+    return isinstance(space, spaces.MultiBinary) or (
+        isinstance(space, spaces.Box) and bool(np.issubdtype(space.dtype, np.integer))
+    )
+
+
 def _encoded_space(name: str, space: spaces.Space) -> spaces.Box:
     if is_image(space):
         assert isinstance(space, spaces.Box)
         height, width, channels = space.shape if _channels_last(space) else (*space.shape[1:], space.shape[0])
         return spaces.Box(0, 255, (channels, height, width), np.uint8)
     if isinstance(space, spaces.Box):
-        return spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), space.shape, np.float32)
+        low, high = (np.atleast_1d(side).astype(np.float32) for side in (space.low, space.high))
+        return spaces.Box(low, high, dtype=np.float32)
     if isinstance(space, spaces.Discrete):
         return spaces.Box(0, 1, (int(space.n),), np.float32)
     if isinstance(space, spaces.MultiDiscrete):
@@ -246,7 +312,8 @@ def _encode(space: spaces.Space, value: Any) -> np.ndarray:
         array = np.asarray(value, np.uint8)
         return np.ascontiguousarray(array.transpose(2, 0, 1)) if _channels_last(space) else array
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):
-        return np.asarray(value, np.float32)
+        array = np.asarray(value, np.float32)
+        return array if array.ndim else array.reshape(1)
     if isinstance(space, spaces.Discrete):
         return _one_hot(int(value) - int(space.start), int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
@@ -262,9 +329,9 @@ def _decode(space: spaces.Space, array: np.ndarray) -> Any:
         return np.ascontiguousarray(array.transpose(1, 2, 0)) if _channels_last(space) else np.asarray(array)
     if isinstance(space, spaces.Box):
         value = np.asarray(array, np.float64).reshape(space.shape)
-        if np.issubdtype(space.dtype, np.integer):
+        if space.dtype.kind in "iu":
             value = np.rint(value)
-        return np.clip(value, space.low, space.high).astype(space.dtype)
+        return np.minimum(np.maximum(value, space.low), space.high).astype(space.dtype)
     if isinstance(space, spaces.MultiBinary):
         return (np.asarray(array).reshape(space.shape) > 0.5).astype(space.dtype)
     if isinstance(space, spaces.Discrete):

@@ -1,0 +1,187 @@
+"""Any Gymnasium environment as models and policies see it: named arrays in, one vector in [-1, 1] out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from dreamsim.core.spaces import Codec
+
+Info = dict[str, Any]
+
+
+class Adapted(gym.Wrapper):
+    """An environment behind a ``Codec``: flat dict of arrays, action vector (A,) float32 in [-1, 1].
+
+    The vector of a Discrete action is scored by its largest component. An action that is not
+    finite raises ValueError naming the environment and the step.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.codec = Codec(env.observation_space, env.action_space)
+        self.observation_space = self.codec.observation_space
+        self.action_space = unit_box(self.codec)
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[dict[str, np.ndarray], Info]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._steps = 0
+        return self.codec.encode_obs(obs), info
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, Info]:
+        if not np.isfinite(action).all():
+            raise ValueError(f"{self.env} was given the action {action} at step {self._steps}: it must be finite")
+        obs, reward, terminated, truncated, info = self.env.step(self.codec.decode_action(action))
+        self._steps += 1
+        return self.codec.encode_obs(obs), float(reward), bool(terminated), bool(truncated), info
+
+
+def adapt(env: gym.Env) -> Adapted:
+    """Return an environment in adapted form; one that is already adapted is returned as it is."""
+    return env if isinstance(env, Adapted) else Adapted(env)
+
+
+def unit_box(codec: Codec) -> spaces.Box:
+    """Return the space of action vectors, Box(-1, 1, (A,)), whatever the environment's own actions are."""
+    return spaces.Box(-1.0, 1.0, (codec.action_size,), np.float32)
+
+
+class Repeat(gym.Wrapper):
+    """Hold each action for ``times`` steps and sum the rewards; ends where the environment ends."""
+
+    def __init__(self, env: gym.Env, times: int) -> None:
+        if times < 1:
+            raise ValueError(f"an action must be held for 1 or more steps, got {times}")
+        super().__init__(env)
+        self._times = times
+        self.metadata = {**env.metadata, "action_repeat": times * env.metadata.get("action_repeat", 1)}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        total = 0.0
+        for _ in range(self._times):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return obs, total, terminated, truncated, info
+
+
+class Together(VectorEnv):
+    """Adapted environments stepped one after another in this process; autoreset is DISABLED.
+
+    Observations are fresh dicts of (N, ...) arrays, actions (N, A) in [-1, 1]. A row that has
+    ended must be reset by ``reset(seed=[...], options={"reset_mask": mask (N,) bool})``.
+    """
+
+    def __init__(self, make_envs: Sequence[Callable[[], gym.Env]]) -> None:
+        self.envs = [adapt(make_env()) for make_env in make_envs]
+        first = self.envs[0]
+        _check_equal_spaces(self.envs)
+        self.num_envs = len(self.envs)
+        self.codec = first.codec
+        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.DISABLED}
+        self.render_mode = first.render_mode
+        self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._obs = {name: np.zeros(part.shape, part.dtype) for name, part in self.observation_space.items()}
+        self._over = np.ones(self.num_envs, bool)
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Info | None = None
+    ) -> tuple[dict[str, np.ndarray], Info]:
+        options = dict(options or {})
+        mask = _checked_mask(options.pop("reset_mask", np.ones(self.num_envs, bool)), self.num_envs)
+        seeds = _row_seeds(seed, self.num_envs)
+        infos: Info = {}
+        for row in np.flatnonzero(mask):
+            obs, info = self.envs[row].reset(seed=seeds[row], options=options or None)
+            self._write(row, obs)
+            infos = self._add_info(infos, info, row) if info else infos
+        self._over &= ~mask
+        return self._read(), infos
+
+    def step(self, actions: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, Info]:
+        if self._over.any():
+            raise RuntimeError(f"environments {np.flatnonzero(self._over).tolist()} have ended; reset them by reset_mask")
+        rewards = np.zeros(self.num_envs)
+        terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        infos: Info = {}
+        for row, env in enumerate(self.envs):
+            obs, rewards[row], terminated[row], truncated[row], info = env.step(actions[row])
+            self._write(row, obs)
+            infos = self._add_info(infos, info, row) if info else infos
+        self._over = terminated | truncated
+        return self._read(), rewards, terminated, truncated, infos
+
+    def render(self) -> tuple[Any, ...]:
+        return tuple(env.render() for env in self.envs)
+
+    def close_extras(self, **_: Any) -> None:
+        for env in self.envs:
+            env.close()
+
+    def _write(self, row: int, obs: dict[str, np.ndarray]) -> None:
+        for name, value in obs.items():
+            self._obs[name][row] = value
+
+    def _read(self) -> dict[str, np.ndarray]:
+        return {name: value.copy() for name, value in self._obs.items()}
+
+
+class Apart(AsyncVectorEnv):
+    """Adapted environments in processes of their own, at most ``at_once`` of them running; DISABLED."""
+
+    def __init__(self, make_envs: Sequence[Callable[[], gym.Env]], at_once: int) -> None:
+        makers = [functools.partial(_make_adapted, make_env) for make_env in make_envs]
+        super().__init__(
+            makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED, max_concurrency=at_once
+        )
+        self.codec: Codec = self.call("codec")[0]
+
+
+def vectorise(make_env: Callable[[], gym.Env], count: int, processes: int = 0) -> Together | Apart:
+    """Return ``count`` adapted environments as one vector environment in DISABLED mode.
+
+    ``processes`` 0 steps them in this process, the fastest for cheap environments; more gives
+    each a process of its own and lets that many run at once. Both give equal episodes.
+    """
+    if count < 1:
+        raise ValueError(f"the number of environments must be 1 or more, got {count}")
+    return Apart([make_env] * count, processes) if processes else Together([make_env] * count)
+
+
+def _make_adapted(make_env: Callable[[], gym.Env]) -> Adapted:
+    return adapt(make_env())
+
+
+def _check_equal_spaces(envs: Sequence[Adapted]) -> None:
+    for number, env in enumerate(envs):
+        for name in ("raw_observation_space", "raw_action_space"):
+            expected, came = (getattr(e.codec, name) for e in (envs[0], env))
+            if came != expected:
+                raise ValueError(f"environment {number} has the {name} {came}, environment 0 has {expected}; all must be equal")
+
+
+def _row_seeds(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
+    if seed is None:
+        return [None] * count
+    if isinstance(seed, (int, np.integer)):
+        return [int(seed) + row for row in range(count)]
+    if len(seed) != count:
+        raise ValueError(f"expected one seed for each of {count} environments, got {len(seed)}")
+    return list(seed)
+
+
+def _checked_mask(mask: Any, count: int) -> np.ndarray:
+    if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != (count,) or not mask.any():
+        raise ValueError(f"reset_mask must be a bool array ({count},) with at least one True, got {mask!r}")
+    return mask
