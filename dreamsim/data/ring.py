@@ -1,0 +1,147 @@
+"""Where whole episodes lie in a ring of rows, and how windows are read from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dreamsim.data.windows import WindowIndex
+
+
+class Ring:
+    """Places episodes one after another in ``rows`` rows, T + 1 of them for T steps.
+
+    An episode that does not fit before the end is placed at row 0. Episodes in the way
+    are removed, oldest first. Episodes are named by their number: 0 for the first ever
+    placed; those held are always ``first`` to ``added - 1``.
+    """
+
+    def __init__(self, rows: int, first: int = 0, next_row: int = 0) -> None:
+        self.rows = rows
+        self.first = first
+        self.next_row = next_row
+        self.steps_held = 0
+        self._begin = self._end = 0
+        self._table = np.empty((2, 64), np.int64)
+        self._indices: dict[int, WindowIndex] = {}
+
+    @property
+    def held(self) -> int:
+        """Number of episodes held."""
+        return self._end - self._begin
+
+    @property
+    def added(self) -> int:
+        """Number of episodes ever placed."""
+        return self.first + self.held
+
+    @property
+    def row(self) -> np.ndarray:
+        """First row (E,) of each episode held, oldest first."""
+        return self._table[0, self._begin : self._end]
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Length (E,) of each episode held, oldest first."""
+        return self._table[1, self._begin : self._end]
+
+    @property
+    def first_row(self) -> int:
+        """Where the oldest episode lies; where the next one will be tried, if none is held."""
+        return int(self.row[0]) if self.held else self.next_row
+
+    def place(self, steps: int) -> int:
+        """Make room for an episode of ``steps`` steps and return its first row."""
+        row = self.next_row
+        if row + steps + 1 > self.rows:  # the rest stays empty, so what lies there, the oldest, goes too
+            self._remove_while(lambda first: first >= row)
+            row = 0
+        self._remove_while(lambda first: row <= first <= row + steps)
+        self.next_row = row + steps + 1
+        if self._end == self._table.shape[1]:
+            self._compact()
+        self._table[:, self._end] = row, steps
+        self._end += 1
+        self.steps_held += steps
+        self._indices.clear()
+        return row
+
+    def index(self, length: int) -> WindowIndex:
+        """Return the numbered windows of ``length`` steps, made once after each placement."""
+        if length not in self._indices:
+            self._indices[length] = WindowIndex(self.steps.copy(), length)
+        return self._indices[length]
+
+    def held_rows(self) -> np.ndarray:
+        """Return all rows (N,) of the episodes held, oldest first."""
+        pieces = [np.arange(row, row + steps + 1) for row, steps in zip(self.row, self.steps, strict=True)]
+        return np.concatenate([np.empty(0, np.int64), *pieces])
+
+    def observation_rows(self, index: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row (N,) of each observation of windows ``index`` (B, 2), and its place (N,) in (B * width).
+
+        Left out: observations past an episode's end, and those of episodes removed since.
+        Each row comes once, with the last place that names it.
+        """
+        if (index[:, 0] >= self.added).any():
+            raise ValueError(f"beliefs came for episode {index[:, 0].max()}, but only {self.added} were ever added")
+        held = np.nonzero(index[:, 0] >= self.first)[0]
+        episode, offset = index[held, 0] - self.first, index[held, 1]
+        time = np.arange(width)
+        real = offset[:, None] + time <= self.steps[episode][:, None]
+        rows = ((self.row[episode] + offset)[:, None] + time)[real]
+        place = (held[:, None] * width + time)[real]
+        rows, last = np.unique(rows[::-1], return_index=True)
+        return rows, place[::-1][last]
+
+    def _remove_while(self, in_the_way: Callable[[int], bool]) -> None:
+        while self.held and in_the_way(int(self._table[0, self._begin])):
+            self.steps_held -= int(self._table[1, self._begin])
+            self._begin += 1
+            self.first += 1
+
+    def _compact(self) -> None:
+        held = self._table[:, self._begin : self._end]
+        self._table = np.empty((2, max(64, 2 * self.held)), np.int64)
+        self._table[:, : held.shape[1]] = held
+        self._begin, self._end = 0, held.shape[1]
+
+
+class Whole:
+    """Reads windows that begin at rows ``start`` (B,) and need no padding: one copy for each."""
+
+    def __init__(self, start: Tensor) -> None:
+        self._start = start
+
+    def read(self, field: Tensor, width: int, more: int = 0) -> Tensor:
+        """Return rows (B, width + more, ...) of a field (rows, ...)."""
+        width += more
+        size = field[0].numel()
+        windows = field.view(-1).as_strided((len(field) - width + 1, width * size), (size, 1))
+        return windows.index_select(0, self._start).view(-1, width, *field.shape[1:])
+
+    def mask(self, width: int) -> Tensor:
+        """Return (B, width) ones."""
+        return torch.ones(len(self._start), width, device=self._start.device)
+
+
+class Padded:
+    """Reads windows that begin at rows ``start`` (B,) with ``left`` (B,) steps to go; what lies beyond reads 0."""
+
+    def __init__(self, start: Tensor, left: Tensor) -> None:
+        self._start, self._left = start[:, None], left[:, None]
+
+    def read(self, field: Tensor, width: int, more: int = 0) -> Tensor:
+        """Return rows (B, width + more, ...); ``more`` (0 or 1) rows follow the last step."""
+        time = torch.arange(width + more, device=field.device)
+        rows = (self._start + time).clamp_(max=len(field) - 1)
+        values = field.index_select(0, rows.view(-1)).view(*rows.shape, *field.shape[1:])
+        beyond = time >= self._left + more
+        return values.masked_fill_(beyond.view(*rows.shape, *[1] * (field.dim() - 1)), 0)
+
+    def mask(self, width: int) -> Tensor:
+        """Return (B, width): 1 a real step, 0 padding."""
+        return (torch.arange(width, device=self._left.device) < self._left).float()
