@@ -1,0 +1,283 @@
+"""A run folder: what a training run leaves behind and all that is needed to use it.
+
+``run.json`` (format version, parts, spaces, versions, counters) and ``model.safetensors``
+are what others load. ``last.ckpt`` beside them only resumes. The public API of a stored
+run is ``load(folder)``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import safetensors.torch
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from dreamsim.core.parts import BadPart, Description, build, describe, user_modules
+from dreamsim.core.random import Stream
+from dreamsim.core.spaces import Codec, space_from_json, space_to_json
+
+__all__ = ["BadPart", "BadRun", "Run", "build", "describe", "load", "load_weights", "save", "view_space", "weights"]
+
+FORMAT = 1
+# Rule: a change of run.json raises FORMAT and adds {old version: function that returns the next version's dict}.
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+PACKAGES = ("dreamsim-engine", "torch", "lightning", "gymnasium", "mujoco", "dm_control", "numpy")
+SECRET_NAMES = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+
+
+class BadRun(ValueError):
+    """A run folder is missing something, or is not ours to read."""
+
+
+class Run:
+    """A loaded run. ``about`` holds task, seed, counters, versions, commit and time; ``parts`` the descriptions."""
+
+    def __init__(
+        self, folder: Path, codec: Codec, model: Any, policy: Any, parts: dict[str, Description], about: dict[str, Any]
+    ) -> None:
+        self.folder = folder
+        self.codec = codec
+        self.model = model
+        self.policy = policy
+        self.parts = parts
+        self.about = about
+
+    def make_env(self) -> gym.Env:
+        """Return the real environment of the run, raw. Raises BadRun where it names none."""
+        if "environment" not in self.parts:
+            raise BadRun(f"{self.folder} was trained from recordings and names no environment; name one: --world ENV")
+        return build(self.parts["environment"])
+
+    def actor(self) -> Any:
+        """Return the run's policy acting without randomness on real observations (B, ...)."""
+        # The loop stands above core; only this door back to it is needed.
+        from dreamsim.imagination.imagine import Believer, Greedy
+
+        if "planner" not in self.parts:
+            return Believer(self.model, Greedy(self.policy)).eval()
+        from dreamsim.imagination.plan import Deliberate
+
+        planner = build(self.parts["planner"], self.model, self.policy)
+        return Deliberate(self.model, planner).eval()
+
+
+def save(
+    folder: str | Path,
+    *,
+    model: nn.Module,
+    policy: nn.Module,
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    parts: dict[str, Description],
+    about: dict[str, Any],
+) -> None:
+    """Write ``run.json`` and ``model.safetensors``, each replaced whole or not at all.
+
+    The spaces are the environment's own. ``parts`` needs "model" and "policy" and may name
+    "environment", "objective" and "planner". ``about`` is plain JSON; versions, commit and
+    time are added. Raises BadRun where the value of a secret environment variable would be
+    written.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        "format": FORMAT,
+        "parts": parts,
+        "modules": user_modules(*parts.values()),
+        "observation_space": space_to_json(observation_space),
+        "action_space": space_to_json(action_space),
+        "about": {**about, **_origin(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")},
+    }
+    text = json.dumps(content, indent=1)
+    _refuse_secrets(text)
+    tensors = {f"model.{name}": value for name, value in weights(model).items()}
+    tensors |= {f"policy.{name}": value for name, value in weights(policy).items()}
+    _replace(folder / "model.safetensors", safetensors.torch.save(tensors))
+    _replace(folder / "run.json", text.encode())
+
+
+def load(folder: str | Path, device: torch.device | str = "cpu") -> Run:
+    """Return the run in ``folder``, its model and policy on ``device`` and in evaluation mode.
+
+    The user's own modules are named as they are imported; one that has changed since the
+    run was written is warned about. Raises BadRun or BadPart with the cure.
+    """
+    folder = Path(folder)
+    content = read(folder)
+    parts = content["parts"]
+    _report_modules(content["modules"], user_modules(*parts.values()))
+    codec = Codec(*(space_from_json(content[name]) for name in ("observation_space", "action_space")))
+    with Stream(0):  # initial weights are drawn and thrown away; the caller's random numbers stay untouched
+        model = build(parts["model"], codec.observation_space, codec.action_space)
+        policy = build(parts["policy"], view_space(model, codec.observation_space), codec.action_space)
+    stored = _read_weights(folder)
+    for part, owner in (("model", model), ("policy", policy)):
+        mine = {name.removeprefix(f"{part}."): value for name, value in stored.items() if name.startswith(f"{part}.")}
+        load_weights(owner, mine, f"{folder}: {part}")
+        owner.to(device).eval()
+    return Run(folder, codec, model, policy, parts, content["about"])
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return the content of ``run.json``, migrated to this version's format."""
+    if not folder.is_dir():
+        raise BadRun(f"there is no folder {folder}; {_near(folder)}")
+    file = folder / "run.json"
+    if not file.is_file():
+        raise BadRun(f"{folder} holds no run.json: it is no run folder, or its run ended before it first saved")
+    try:
+        content = json.loads(file.read_text())
+    except json.JSONDecodeError as error:
+        raise BadRun(f"{file} is not valid JSON ({error}); restore it from a copy") from error
+    version = content.get("format")
+    while version != FORMAT:
+        if version not in MIGRATIONS:
+            raise BadRun(f"{file} has format {version}, this dreamsim reads {FORMAT}; use the version that wrote it")
+        content = MIGRATIONS[version](content)
+        version = content["format"]
+    return content
+
+
+def weights(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's parameters and buffers by name, on the CPU, without torch.compile's prefixes."""
+    state = module.state_dict()
+    odd = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    if odd:
+        kind = type(state[odd[0]]).__name__
+        raise BadRun(f"{type(module).__name__} keeps {odd[0]} as a {kind}; make it a tensor buffer")
+    # Cloned, for tied weights share memory, which safetensors refuses.
+    return {_eager(name): value.detach().cpu().contiguous().clone() for name, value in state.items()}
+
+
+def load_weights(module: nn.Module, stored: dict[str, Tensor], where: str = "weights") -> None:
+    """Fill a module, compiled or not, with what ``weights`` returned. Raises BadRun when they do not fit."""
+    own = module.state_dict()
+    names = {_eager(name): name for name in own}
+    wrong = [f"missing {name}" for name in sorted(names.keys() - stored.keys())]
+    wrong += [f"unknown {name}" for name in sorted(stored.keys() - names.keys())]
+    for name in sorted(names.keys() & stored.keys()):
+        came, expected = tuple(stored[name].shape), tuple(own[names[name]].shape)
+        if came != expected:
+            wrong.append(f"{name} has shape {came}, expected {expected}")
+    if wrong:
+        shown = "; ".join(wrong[:6]) + ("; ..." if len(wrong) > 6 else "")
+        raise BadRun(f"{where} does not fit {type(module).__name__}: {shown}. Has the class changed since?")
+    module.load_state_dict({names[name]: value for name, value in stored.items()})
+
+
+@torch.no_grad()
+def view_space(model: Any, observation_space: spaces.Dict) -> spaces.Dict:
+    """Return the space of ``model.view(state)``, found by starting the model on one observation."""
+    obs = {
+        name: torch.zeros((1, *(part.shape or ())), dtype=_dtype(part))
+        for name, part in observation_space.spaces.items()
+    }
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    training = model.training
+    with Stream(0, device):
+        view = model.eval().view(model.start({name: value.to(device) for name, value in obs.items()}))
+    model.train(training)
+    return spaces.Dict({name: _view_box(value[0]) for name, value in view.items()})
+
+
+def _view_box(row: Tensor) -> spaces.Box:
+    if row.dtype == torch.uint8:
+        return spaces.Box(0, 255, tuple(row.shape), np.uint8)
+    return spaces.Box(-float("inf"), float("inf"), tuple(row.shape), np.float32)
+
+
+def _dtype(part: spaces.Space) -> torch.dtype:
+    return torch.uint8 if part.dtype == "uint8" else torch.float32
+
+
+def _eager(name: str) -> str:
+    return name.replace("_orig_mod.", "")
+
+
+def _replace(file: Path, content: bytes) -> None:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    file = folder / "model.safetensors"
+    if not file.is_file():
+        raise BadRun(f"{folder} holds no model.safetensors; copy it beside run.json, or let the run save again")
+    try:
+        return safetensors.torch.load_file(file)
+    except safetensors.SafetensorError as error:
+        raise BadRun(f"{file} is damaged ({error}); restore a copy, or resume the run from last.ckpt") from error
+
+
+def _origin() -> dict[str, Any]:
+    return {"versions": _versions(), "commit": _commit(Path.cwd())}
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    installed = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in importlib.metadata.distributions()}
+    wanted = {name: installed.get(name.replace("_", "-")) for name in PACKAGES}
+    return {"python": platform.python_version(), **{name: version for name, version in wanted.items() if version}}
+
+
+@functools.cache
+def _commit(folder: Path) -> str | None:
+    """Return the commit of the checkout around a folder, with "+changes" where it differs; None outside git."""
+    try:
+        run = functools.partial(subprocess.run, cwd=folder, capture_output=True, text=True, timeout=10)
+        head = run(["git", "rev-parse", "HEAD"])
+        changed = run(["git", "status", "--porcelain", "--untracked-files=no"])
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if head.returncode:
+        return None
+    return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
+
+
+def _refuse_secrets(text: str) -> None:
+    for name, value in os.environ.items():
+        if SECRET_NAMES.search(name) and len(value) >= 8 and json.dumps(value)[1:-1] in text:
+            raise BadRun(
+                f"the value of the environment variable {name} would be written to run.json; "
+                "let the part read the variable itself instead of taking its value as an argument"
+            )
+
+
+def _report_modules(recorded: dict[str, dict[str, str]], now: dict[str, dict[str, str]]) -> None:
+    for name, module in now.items():
+        print(f"your module {name}: {module['file']} (sha256 {module['sha256'][:12]})")
+        before = recorded.get(name)
+        if before is not None and before["sha256"] != module["sha256"]:
+            warnings.warn(
+                f"{module['file']} has changed since the run was saved (sha256 then {before['sha256'][:12]}, "
+                f"now {module['sha256'][:12]}); results may differ",
+                stacklevel=3,
+            )
+
+
+def _near(folder: Path) -> str:
+    places = sorted(p.parent for p in Path("runs").glob("**/run.json")) if Path("runs").is_dir() else []
+    return f"runs here: {', '.join(map(str, places[:8]))}" if places else "no run was found under runs/"
