@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from dreamsim.core.spaces import Codec
 
@@ -20,8 +20,10 @@ Info = dict[str, Any]
 class Adapted(gym.Wrapper):
     """An environment behind a ``Codec``: flat dict of arrays, action vector (A,) float32 in [-1, 1].
 
-    The vector of a Discrete action is scored by its largest component. An action that is not
-    finite raises ValueError naming the environment and the step.
+    The vector of a Discrete action is read by its largest component. An action that is not
+    finite raises ValueError naming the environment and the step. An environment that did
+    something else than it was asked (a real robot) says so by ``info["applied"]``, an action
+    in its own form, which leaves here as a vector (A,) in raw units.
     """
 
     def __init__(self, env: gym.Env) -> None:
@@ -41,6 +43,8 @@ class Adapted(gym.Wrapper):
             raise ValueError(f"{self.env} was given the action {action} at step {self._steps}: it must be finite")
         obs, reward, terminated, truncated, info = self.env.step(self.codec.decode_action(action))
         self._steps += 1
+        if "applied" in info:
+            info = {**info, "applied": self.codec.flatten_action(info["applied"])}
         return self.codec.encode_obs(obs), float(reward), bool(terminated), bool(truncated), info
 
 
@@ -157,6 +161,50 @@ def vectorise(make_env: Callable[[], gym.Env], count: int, processes: int = 0) -
     if count < 1:
         raise ValueError(f"the number of environments must be 1 or more, got {count}")
     return Apart([make_env] * count, processes) if processes else Together([make_env] * count)
+
+
+class Translated(VectorWrapper):
+    """A foreign vector environment in adapted form; it goes on resetting itself in its own mode."""
+
+    def __init__(self, envs: VectorEnv, codec: Codec) -> None:
+        super().__init__(envs)
+        self.codec = codec
+        self._raw_obs_space, self._raw_single_action = envs.observation_space, envs.single_action_space
+        self.single_observation_space, self.single_action_space = codec.observation_space, unit_box(codec)
+        self.observation_space = batch_space(self.single_observation_space, envs.num_envs)
+        self.action_space = batch_space(self.single_action_space, envs.num_envs)
+
+    def reset(self, *, seed: Any = None, options: Info | None = None) -> tuple[dict[str, np.ndarray], Info]:
+        obs, infos = self.env.reset(seed=seed, options=options)
+        return self._encode(obs), infos
+
+    def step(self, actions: np.ndarray) -> tuple[dict[str, np.ndarray], Any, Any, Any, Info]:
+        rows = [self.codec.decode_action(action) for action in actions]
+        raw = concatenate(self._raw_single_action, rows, create_empty_array(self._raw_single_action, len(rows)))
+        obs, reward, terminated, truncated, infos = self.env.step(raw)
+        if "final_obs" in infos:
+            final = np.full(self.num_envs, None, object)
+            for row in np.flatnonzero(infos["_final_obs"]):
+                final[row] = self.codec.encode_obs(infos["final_obs"][row])
+            infos = {**infos, "final_obs": final}
+        return self._encode(obs), reward, terminated, truncated, infos
+
+    def _encode(self, obs: Any) -> dict[str, np.ndarray]:
+        rows = [self.codec.encode_obs(row) for row in iterate(self._raw_obs_space, obs)]
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def speak(envs: VectorEnv, codec: Codec) -> VectorEnv:
+    """Return a vector environment in the codec's form, whether it speaks that or its raw form."""
+    spoken = (envs.single_observation_space, envs.single_action_space)
+    if spoken == (codec.observation_space, unit_box(codec)):
+        return envs
+    if spoken == (codec.raw_observation_space, codec.raw_action_space):
+        return Translated(envs, codec)
+    raise ValueError(
+        f"{envs} has observations {spoken[0]} and actions {spoken[1]}, the codec translates "
+        f"{codec.raw_observation_space} and {codec.raw_action_space}; make the codec from these environments"
+    )
 
 
 def _make_adapted(make_env: Callable[[], gym.Env]) -> Adapted:
