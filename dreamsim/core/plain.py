@@ -22,14 +22,18 @@ def to_plain(tree: Any) -> Plain:
     if isinstance(tree, (tuple, list)):
         kind = type(tree)
         plain: Plain = {"kind": "list" if kind is list else "tuple", "values": [to_plain(value) for value in tree]}
-        return plain if kind in (tuple, list) else {**plain, "kind": "named", "type": [kind.__module__, kind.__qualname__]}
+        if kind not in (tuple, list):
+            plain |= {"kind": "named", "type": [kind.__module__, kind.__qualname__]}
+        return plain
     if isinstance(tree, Tensor):
         return {"kind": "tensor", "value": tree.detach().cpu().clone()}
     if isinstance(tree, (np.ndarray, np.generic)):
         return {"kind": "array", "value": torch.tensor(np.asarray(tree))}
     if tree is None or isinstance(tree, (bool, int, float, str, bytes)):
         return {"kind": "value", "value": tree}
-    raise TypeError(f"cannot keep a {type(tree).__name__} in a checkpoint; use tensors, numbers, strings and trees of them")
+    raise TypeError(
+        f"cannot keep a {type(tree).__name__} in a checkpoint; use tensors, numbers, strings and trees of them"
+    )
 
 
 def from_plain(plain: Plain, device: torch.device | str = "cpu") -> Any:

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from dreamsim.core import text
-
 CHANNELS = (1, 3, 4)
 
 
@@ -64,7 +62,8 @@ class Codec:
         self._low, self._high = low.astype(np.float32), high.astype(np.float32)
         whole = self._components(_holds_integers)
         self._whole = whole if whole.any() else None
-        self._pieces = [p for name, part in self._action_parts.items() for p in _choices(part, self._action_slices[name].start)]
+        starts = {name: piece.start for name, piece in self._action_slices.items()}
+        self._pieces = [p for name, part in self._action_parts.items() for p in _choices(part, starts[name])]
         self.action_size = len(low)
         self.scale = Scale(np.where(onehot, 0, (high + low) / 2), np.where(onehot, 1, (high - low) / 2))
         self.action_space: spaces.Space
@@ -90,7 +89,8 @@ class Codec:
     def flatten_action(self, raw: Any) -> np.ndarray:
         """Return one raw action as its vector (A,) in raw units."""
         values = _walk_value(self.raw_action_space, raw, "", alone="action")
-        return np.concatenate([_encode(self._action_parts[name], v).reshape(-1) for name, v in values]).astype(np.float32)
+        parts = [_encode(self._action_parts[name], value).reshape(-1) for name, value in values]
+        return np.concatenate(parts).astype(np.float32)
 
     def unflatten_action(self, vector: np.ndarray) -> Any:
         """Return one raw-unit vector (A,) as the environment's own action, inside its space."""
@@ -144,7 +144,10 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else [int(n) for n in space.n]}
     if isinstance(space, spaces.Text):
         return {"type": "Text", "max_length": space.max_length, "charset": "".join(sorted(space.character_set))}
-    raise ValueError(f"cannot describe a space of type {type(space).__name__}; supported: Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple")
+    raise ValueError(
+        f"cannot describe a space of type {type(space).__name__}; "
+        "supported: Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple"
+    )
 
 
 def space_from_json(data: dict[str, Any]) -> spaces.Space:
@@ -320,6 +323,8 @@ def _encode(space: spaces.Space, value: Any) -> np.ndarray:
         index = np.asarray(value).reshape(-1) - space.start.reshape(-1)
         return np.concatenate([_one_hot(int(i), int(n)) for i, n in zip(index, space.nvec.reshape(-1), strict=True)])
     assert isinstance(space, spaces.Text)
+    from dreamsim.core import text  # here, so that processes which hold only an environment need no torch
+
     return text.encode([value], 4 * space.max_length)[0].numpy()
 
 
@@ -341,6 +346,8 @@ def _decode(space: spaces.Space, array: np.ndarray) -> Any:
         index = np.array([int(np.argmax(piece)) for piece in pieces]) + space.start.reshape(-1)
         return index.reshape(space.shape).astype(space.dtype)
     assert isinstance(space, spaces.Text)
+    from dreamsim.core import text
+
     return text.decode(np.asarray(array)[None])[0]
 
 

@@ -115,7 +115,8 @@ class Together(VectorEnv):
 
     def step(self, actions: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, Info]:
         if self._over.any():
-            raise RuntimeError(f"environments {np.flatnonzero(self._over).tolist()} have ended; reset them by reset_mask")
+            ended = np.flatnonzero(self._over).tolist()
+            raise RuntimeError(f"environments {ended} have ended; reset them by options['reset_mask'] before stepping")
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         infos: Info = {}
@@ -146,9 +147,7 @@ class Apart(AsyncVectorEnv):
 
     def __init__(self, make_envs: Sequence[Callable[[], gym.Env]], at_once: int) -> None:
         makers = [functools.partial(_make_adapted, make_env) for make_env in make_envs]
-        super().__init__(
-            makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED, max_concurrency=at_once
-        )
+        super().__init__(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED, max_concurrency=at_once)
         self.codec: Codec = self.call("codec")[0]
 
 
@@ -216,7 +215,7 @@ def _check_equal_spaces(envs: Sequence[Adapted]) -> None:
         for name in ("raw_observation_space", "raw_action_space"):
             expected, came = (getattr(e.codec, name) for e in (envs[0], env))
             if came != expected:
-                raise ValueError(f"environment {number} has the {name} {came}, environment 0 has {expected}; all must be equal")
+                raise ValueError(f"environment {number} has {name} {came}, environment 0 {expected}; all must be equal")
 
 
 def _row_seeds(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:

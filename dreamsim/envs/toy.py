@@ -8,8 +8,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from dreamsim.core.text import decode
-
 
 class Clock(gym.Env):
     """The observation is the number of steps since reset; reward 1; ends at step ``end``.
@@ -88,6 +86,8 @@ class Echo(gym.Env):
         return self._said, {}
 
     def step(self, action: np.ndarray) -> tuple[str, float, bool, bool, dict]:
+        from dreamsim.core.text import decode
+
         self._time += 1
         word = "".join(c for c in decode(np.asarray(action, np.uint8)[None])[0] if " " <= c <= "~")
         reward = float(word != self._said)

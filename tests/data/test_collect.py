@@ -28,7 +28,7 @@ class Counting:
         return Act(memory / 100 + noise, memory + 1, {"count": memory[:, 0].clone(), "applied": applied[:, 0].clone()})
 
 
-def make_collector(make_env=functools.partial(Clock, 3), count=3, seed=0, **kwargs):
+def make_collector(make_env=Clock, count=3, seed=0, **kwargs):
     envs = vectorise(make_env, count)
     return Collector(envs, envs.codec, seed=seed, **kwargs)
 
@@ -209,7 +209,7 @@ def test_discrete_actions_are_recorded_one_hot_and_success_is_kept():
 def test_what_the_world_really_did_is_what_is_stored():
     class Weak(Clock):
         def step(self, action):
-            obs, reward, terminated, truncated, info = super().step(action)
+            obs, reward, terminated, truncated, _ = super().step(action)
             return obs, reward, terminated, truncated, {"applied": action / 2}
 
     class One:
@@ -242,7 +242,7 @@ def test_a_policy_that_gives_nan_is_named():
         def act(self, view, memory=None, first=None, applied=None):
             return Act(torch.tensor([[0.0], [np.nan], [0.0]]))
 
-    with pytest.raises(BadNumber, match="Nan gave the action .* slot 1, .*step 0"):
+    with pytest.raises(BadNumber, match=r"Nan gave the action .* slot 1, .*step 0"):
         make_collector().collect(Nan(), 1)
 
 
