@@ -1,7 +1,8 @@
 """From any Gymnasium space to named arrays and one action vector, and back.
 
-Observations: nested names are joined by "/"; images become (C, H, W) uint8; numbers
-keep their units as float32; Discrete and MultiDiscrete become one-hot float32.
+Observations: nested names are joined by "/"; images become (C, H, W) uint8, stacks of K
+images (K, C, H, W) uint8; numbers keep their units as float32, unscaled; Discrete and
+MultiDiscrete become one-hot float32.
 Actions: every part is laid end to end in one float32 vector; Box parts keep their raw
 units in the store and are scaled to [-1, 1] for models and policies; Discrete parts are
 one-hot in both.
@@ -16,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 CHANNELS = (1, 3, 4)
+SMALLEST_IMAGE = 8
 
 
 class Scale:
@@ -173,17 +175,26 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
 
 
 def is_image(space: spaces.Space) -> bool:
-    """Say whether a space holds uint8 images (H, W, C) or (C, H, W)."""
-    return (
-        isinstance(space, spaces.Box)
-        and space.dtype == np.uint8
-        and len(space.shape) == 3
-        and (space.shape[0] in CHANNELS or space.shape[-1] in CHANNELS)
-    )
+    """Say whether a space holds uint8 images (H, W, C) or (C, H, W), or stacks of them.
+
+    A side below 8 pixels means a grid of codes (MiniGrid's is 7 x 7 x 3), which is no image.
+    """
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and _has_image_shape(space)
+
+
+def _has_image_shape(space: spaces.Box) -> bool:
+    shape = space.shape[-3:]
+    if len(space.shape) not in (3, 4) or (shape[0] not in CHANNELS and shape[2] not in CHANNELS):
+        return False
+    return min(shape[:2] if _channels_last(space) else shape[1:]) >= SMALLEST_IMAGE
 
 
 def _channels_last(space: spaces.Box) -> bool:
     return space.shape[-1] in CHANNELS
+
+
+def _moved(array: np.ndarray, source: int, target: int) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(array, source, target))
 
 
 def _walk(space: spaces.Space, prefix: str, alone: str | None = None):
@@ -264,9 +275,11 @@ def _holds_integers(space: spaces.Space) -> bool:
 def _encoded_space(name: str, space: spaces.Space) -> spaces.Box:
     if is_image(space):
         assert isinstance(space, spaces.Box)
-        height, width, channels = space.shape if _channels_last(space) else (*space.shape[1:], space.shape[0])
-        return spaces.Box(0, 255, (channels, height, width), np.uint8)
+        *stack, height, width, channels = space.shape
+        shape = (*stack, channels, height, width) if _channels_last(space) else space.shape
+        return spaces.Box(0, 255, shape, np.uint8)
     if isinstance(space, spaces.Box):
+        _refuse_float_image(name, space)
         low, high = (np.atleast_1d(side).astype(np.float32) for side in (space.low, space.high))
         return spaces.Box(low, high, dtype=np.float32)
     if isinstance(space, spaces.Discrete):
@@ -281,6 +294,17 @@ def _encoded_space(name: str, space: spaces.Space) -> spaces.Box:
         f"observation {name!r} has a space of type {type(space).__name__}; "
         "supported: Box, Discrete, MultiDiscrete, MultiBinary, Text, and Dict or Tuple of them"
     )
+
+
+def _refuse_float_image(name: str, space: spaces.Box) -> None:
+    """A colour image as float would reach models in another layout and range than the same image as uint8."""
+    ranges = {(float(space.low.min()), float(space.high.max()))} if space.low.size else set()
+    colour = _has_image_shape(space) and 3 in (space.shape[-1], space.shape[-3])
+    if space.dtype.kind == "f" and colour and ranges & {(0.0, 1.0), (0.0, 255.0)}:
+        raise ValueError(
+            f"observation {name!r} looks like a colour image held as {space.dtype} in [0, {space.high.max():g}]; "
+            "give images as uint8 in [0, 255] (gymnasium.wrappers.TransformObservation can convert it)"
+        )
 
 
 def _action_bounds(name: str, space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
@@ -313,7 +337,7 @@ def _encode(space: spaces.Space, value: Any) -> np.ndarray:
     if is_image(space):
         assert isinstance(space, spaces.Box)
         array = np.asarray(value, np.uint8)
-        return np.ascontiguousarray(array.transpose(2, 0, 1)) if _channels_last(space) else array
+        return _moved(array, -1, -3) if _channels_last(space) else array
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):
         array = np.asarray(value, np.float32)
         return array if array.ndim else array.reshape(1)
@@ -331,12 +355,12 @@ def _encode(space: spaces.Space, value: Any) -> np.ndarray:
 def _decode(space: spaces.Space, array: np.ndarray) -> Any:
     if is_image(space):
         assert isinstance(space, spaces.Box)
-        return np.ascontiguousarray(array.transpose(1, 2, 0)) if _channels_last(space) else np.asarray(array)
+        return _moved(np.asarray(array), -3, -1) if _channels_last(space) else np.asarray(array)
     if isinstance(space, spaces.Box):
         value = np.asarray(array, np.float64).reshape(space.shape)
         if space.dtype.kind in "iu":
             value = np.rint(value)
-        return np.minimum(np.maximum(value, space.low), space.high).astype(space.dtype)
+        return np.asarray(np.minimum(np.maximum(value, space.low), space.high), space.dtype)
     if isinstance(space, spaces.MultiBinary):
         return (np.asarray(array).reshape(space.shape) > 0.5).astype(space.dtype)
     if isinstance(space, spaces.Discrete):
@@ -366,5 +390,6 @@ def _bounds_to_json(side: np.ndarray) -> Any:
 
 
 def _bounds_from_json(side: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    values = np.array([float(v) for v in side], np.float64) if isinstance(side, list) else np.array([float(side)])
-    return np.broadcast_to(values if len(values) == 1 else values.reshape(shape), shape).astype(dtype)
+    values = [float(v) if isinstance(v, str) else v for v in (side if isinstance(side, list) else [side])]
+    array = np.array(values, None if dtype.kind in "iu" else np.float64).astype(dtype)
+    return np.full(shape, array[0], dtype) if len(values) == 1 else array.reshape(shape)
