@@ -23,9 +23,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from torch import nn
 
-BASES = (nn.Module, gym.Env)
 OWN = ("dreamsim", "worldmodels", "robots")
 
 Description = dict[str, Any]
@@ -72,7 +70,7 @@ def build(description: Description, *args: Any) -> Any:
     except TypeError as error:
         raise BadPart(f"{path} does not take the recorded arguments ({error}); was its signature changed?") from error
     part = target(*args, **arguments)
-    if not isinstance(part, BASES):
+    if not isinstance(part, _bases()):
         raise BadPart(f"{path} returned a {type(part).__name__}; expected a torch.nn.Module or a gymnasium.Env")
     return part
 
@@ -178,7 +176,7 @@ def _plain(value: Any, where: str) -> Any:
         return {"__tuple__": [_plain(part, where) for part in value]}
     if isinstance(value, list):
         return [_plain(part, where) for part in value]
-    if callable(value) and not isinstance(value, nn.Module):
+    if inspect.isclass(value) or inspect.isfunction(value) or isinstance(value, functools.partial):
         return describe(value)
     raise BadPart(
         f"{where} holds a {type(value).__name__}, which a run folder cannot keep; "
@@ -200,11 +198,17 @@ def _check_base(target: Any, path: str) -> None:
     product = target
     if inspect.isfunction(target):
         product = _returned(target, path)
-    if not (inspect.isclass(product) and issubclass(product, BASES)):
+    if not (inspect.isclass(product) and issubclass(product, _bases())):
         raise BadPart(
             f"{path} is not trusted: expected a class derived from torch.nn.Module or gymnasium.Env, "
             f"or a function annotated to return one (def make(...) -> nn.Module), got {target!r}"
         )
+
+
+def _bases() -> tuple[type, ...]:
+    """Return what a part may be. Processes that only step environments never load torch for it."""
+    torch = sys.modules.get("torch")
+    return (gym.Env,) if torch is None else (gym.Env, torch.nn.Module)
 
 
 def _returned(function: Callable, path: str) -> Any:

@@ -58,11 +58,12 @@ class Run:
         self.parts = parts
         self.about = about
 
-    def make_env(self) -> gym.Env:
-        """Return the real environment of the run, raw. Raises BadRun where it names none."""
+    @property
+    def make_env(self) -> Callable[[], gym.Env]:
+        """A maker of the run's real environment, raw, that can go to another process. Raises BadRun without one."""
         if "environment" not in self.parts:
             raise BadRun(f"{self.folder} was trained from recordings and names no environment; name one: --world ENV")
-        return build(self.parts["environment"])
+        return functools.partial(build, self.parts["environment"])
 
     def actor(self) -> Any:
         """Return the run's policy acting without randomness on real observations (B, ...)."""
