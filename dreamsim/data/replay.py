@@ -1,7 +1,8 @@
 """Bounded experience in memory: whole episodes in, windows out, beliefs written back.
 
-Every field is one flat tensor of ``capacity + 1`` rows. An episode of T steps lies in
+Every field is one flat tensor of ``capacity + 2`` rows. An episode of T steps lies in
 T + 1 rows, one per observation, without a break, so a window is one piece of memory.
+The last row is always zero: padding is read from there.
 Episodes follow one another; one that does not fit before the end begins at row 0 again.
 What lies in the way is removed, oldest first and always as whole episodes.
 """
@@ -20,7 +21,7 @@ from torch import Tensor
 from dreamsim.core import tree
 from dreamsim.core.spaces import Scale
 from dreamsim.core.types import Episode, Segment, State
-from dreamsim.data.ring import Padded, Ring, Whole
+from dreamsim.data.ring import Padded, Ring, Views, Whole
 from dreamsim.data.windows import Coverage
 
 
@@ -56,6 +57,8 @@ class Replay:
         self.capacity = capacity
         self.device = torch.device(device)
         self._ring = Ring(capacity + 1)
+        self._zero = capacity + 1  # the row that is always zero
+        self._views: Views = {}
         self._obs = {name: self._allocate(*_layout(name, space)) for name, space in observation_space.items()}
         self._action = self._allocate((action_size,), torch.float32)
         self._terminated = self._allocate((), torch.bool)
@@ -106,7 +109,7 @@ class Replay:
         row += 4 * action_size + 1 + 4 * reward
         row += sum(array[:1].nbytes for array in (trace or {}).values())
         row += sum(leaf[:1].nbytes for leaf in tree.leaves(belief)) + (belief is not None)
-        return (capacity + 1) * row
+        return (capacity + 2) * row
 
     def add(self, episode: Episode, scale: Scale) -> int:
         """Copy an episode in, its actions brought to [-1, 1] by ``scale``; return its name.
@@ -228,7 +231,15 @@ class Replay:
         self._belief = tree.map(lambda _: next(rest), like)
 
     def _allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        return torch.empty((self.capacity + 1, *shape), dtype=dtype, device=self.device)
+        """Return a field (capacity + 2, ...) whose last row is zero; memory is taken when rows are filled."""
+        shape = (self.capacity + 2, *shape)
+        if self.device.type == "cpu":  # numpy asks for huge pages: random reads miss the TLB far less often
+            size = math.prod(shape) * dtype.itemsize
+            field = torch.from_numpy(np.empty(size, np.uint8)).view(dtype).view(shape)
+        else:
+            field = torch.empty(shape, dtype=dtype, device=self.device)
+        field[-1] = 0
+        return field
 
     def _fields(self) -> Iterator[Tensor]:
         yield from tree.leaves(
@@ -276,28 +287,30 @@ class Replay:
         ring = self._ring
         start = torch.from_numpy(ring.row[episode] + offset).to(self.device)
         left = ring.steps[episode] - offset
-        index = torch.from_numpy(np.stack((episode + ring.first, offset), 1)).to(self.device)
-        window = Whole(start) if left.min() >= length else Padded(start, torch.from_numpy(left).to(self.device))
+        window: Whole | Padded
+        if left.min() >= length:
+            window = Whole(start, length, self._views)
+        else:
+            window = Padded(start, length, torch.from_numpy(left).to(self.device), self._zero)
+        index = np.empty((len(left), 2), np.int64)
+        index[:, 0], index[:, 1] = episode + ring.first, offset
         return Segment(
-            obs={name: window.read(field, length, 1) for name, field in self._obs.items()},
-            action=window.read(self._action, length),
-            reward=None if self._reward is None else window.read(self._reward, length),
-            terminated=window.read(self._terminated, length),
-            mask=window.mask(length),
-            trace={name: window.read(field, length) for name, field in self._trace.items()},
+            obs={name: window.read(field, 1) for name, field in self._obs.items()},
+            action=window.read(self._action),
+            reward=None if self._reward is None else window.read(self._reward),
+            terminated=window.read(self._terminated),
+            mask=window.mask(),
+            trace={name: window.read(field) for name, field in self._trace.items()},
             before=self._before(start),
-            index=index,
+            index=torch.from_numpy(index).to(self.device),
         )
 
     def _before(self, start: Tensor) -> Before | None:
         if self._known is None:
             return None
         known = self._known[start]
-
-        def read(field: Tensor) -> Tensor:
-            return field[start].masked_fill_(~known.view(-1, *[1] * (field.dim() - 1)), 0)
-
-        return Before(tree.map(read, self._belief), known)
+        rows = torch.where(known, start, self._zero)
+        return Before(tree.map(lambda field: field.index_select(0, rows), self._belief), known)
 
 
 def _layout(name: str, space: spaces.Space) -> tuple[tuple[int, ...], torch.dtype]:

@@ -110,38 +110,49 @@ class Ring:
         self._begin, self._end = 0, held.shape[1]
 
 
+Views = dict[tuple[int, int], Tensor]
+
+
 class Whole:
-    """Reads windows that begin at rows ``start`` (B,) and need no padding: one copy for each."""
+    """Reads windows of ``length`` steps, beginning at rows ``start`` (B,), that need no padding: one copy for each.
 
-    def __init__(self, start: Tensor) -> None:
-        self._start = start
+    ``views`` keeps the overlapping views between draws; they cost more to make than to read.
+    """
 
-    def read(self, field: Tensor, width: int, more: int = 0) -> Tensor:
-        """Return rows (B, width + more, ...) of a field (rows, ...)."""
-        width += more
-        size = field[0].numel()
-        windows = field.view(-1).as_strided((len(field) - width + 1, width * size), (size, 1))
-        return windows.index_select(0, self._start).view(-1, width, *field.shape[1:])
+    def __init__(self, start: Tensor, length: int, views: Views) -> None:
+        self._start, self._length, self._views = start, length, views
 
-    def mask(self, width: int) -> Tensor:
-        """Return (B, width) ones."""
-        return torch.ones(len(self._start), width, device=self._start.device)
+    def read(self, field: Tensor, more: int = 0) -> Tensor:
+        """Return rows (B, length + more, ...) of a field (rows, ...)."""
+        width = self._length + more
+        key = field.data_ptr(), width  # a view keeps its memory alive, so no other field can come to lie there
+        if key not in self._views:
+            shape = (len(field) - width + 1, width, *field.shape[1:])
+            self._views[key] = field.as_strided(shape, (field.stride(0), *field.stride()))
+        return self._views[key].index_select(0, self._start)
+
+    def mask(self) -> Tensor:
+        """Return ones (B, length)."""
+        return torch.ones(len(self._start), self._length, device=self._start.device)
 
 
 class Padded:
-    """Reads windows that begin at rows ``start`` (B,) with ``left`` (B,) steps to go; what lies beyond reads 0."""
+    """Reads windows of ``length`` steps of which only ``left`` (B,) are there; the rest is row ``zero``."""
 
-    def __init__(self, start: Tensor, left: Tensor) -> None:
-        self._start, self._left = start[:, None], left[:, None]
+    def __init__(self, start: Tensor, length: int, left: Tensor, zero: int) -> None:
+        time = torch.arange(length + 1, device=start.device)
+        self._real = time < left[:, None]
+        rows = start[:, None] + time
+        self._rows = (
+            torch.where(self._real, rows, zero)[:, :-1].reshape(-1),
+            torch.where(time <= left[:, None], rows, zero).view(-1),
+        )
 
-    def read(self, field: Tensor, width: int, more: int = 0) -> Tensor:
-        """Return rows (B, width + more, ...); ``more`` (0 or 1) rows follow the last step."""
-        time = torch.arange(width + more, device=field.device)
-        rows = (self._start + time).clamp_(max=len(field) - 1)
-        values = field.index_select(0, rows.view(-1)).view(*rows.shape, *field.shape[1:])
-        beyond = time >= self._left + more
-        return values.masked_fill_(beyond.view(*rows.shape, *[1] * (field.dim() - 1)), 0)
+    def read(self, field: Tensor, more: int = 0) -> Tensor:
+        """Return rows (B, length + more, ...); ``more`` is 1 for observations, which follow the last step, else 0."""
+        values = field.view(len(field), -1).index_select(0, self._rows[more])
+        return values.view(len(self._real), -1, *field.shape[1:])
 
-    def mask(self, width: int) -> Tensor:
-        """Return (B, width): 1 a real step, 0 padding."""
-        return (torch.arange(width, device=self._left.device) < self._left).float()
+    def mask(self) -> Tensor:
+        """Return (B, length): 1 a real step, 0 padding."""
+        return self._real[:, :-1].float()

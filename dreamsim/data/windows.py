@@ -37,14 +37,15 @@ class WindowIndex:
             raise ValueError(f"a window needs at least 1 step, came length {length}")
         self.length = length
         self.steps = steps
-        self._counts = np.maximum(1, steps - (length - 1))
-        self._ends = np.cumsum(self._counts)
+        counts = np.maximum(1, steps - (length - 1))
+        self._ends = np.cumsum(counts)
+        self._starts = self._ends - counts
         self.total = int(self._ends[-1]) if len(steps) else 0
 
     def locate(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return episode position (N,) and offset (N,) of windows ``number`` (N,) in [0, total)."""
         episode = self._ends.searchsorted(number, side="right")
-        return episode, number - (self._ends - self._counts)[episode]
+        return episode, number - self._starts[episode]
 
     def coverage(self, dropped: dict[str, int] | None = None) -> Coverage:
         """Report what these windows reach."""
