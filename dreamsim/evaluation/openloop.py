@@ -177,7 +177,7 @@ def _horizons(wanted: Sequence[int] | None, reach: int) -> tuple[int, ...]:
 def _follow(model: WorldModel, batch: Batch, codec: Codec, asked: _Asked) -> _Errors:
     """Dream and really follow the same windows, comparing at every horizon."""
     context, horizons = asked.context, asked.horizons
-    before, state = _believe(model, batch, context)
+    before, state = believe(model, batch, context)
     here, there = model.view(state), model.view(before)
     show = shower(model, state, codec)
     now, earlier = _at(batch.obs, context), _at(batch.obs, context - 1)
@@ -188,7 +188,7 @@ def _follow(model: WorldModel, batch: Batch, codec: Codec, asked: _Asked) -> _Er
         [],
         [],
     )
-    for step, rollout, real in _side_by_side(model, batch, state, horizons, context):
+    for step, rollout, real in side_by_side(model, batch, state, horizons, context):
         target = _at(batch.obs, context + step)
         shown.append(observation_errors(show, rollout.final, target, now, earlier, step, asked.scales))
         if not sees_observations(here, codec):
@@ -207,7 +207,7 @@ def _follow(model: WorldModel, batch: Batch, codec: Codec, asked: _Asked) -> _Er
     )
 
 
-def _side_by_side(
+def side_by_side(
     model: WorldModel, batch: Batch, state: State, horizons: Sequence[int], context: int
 ) -> Iterator[tuple[int, Rollout, State]]:
     """Yield each horizon with the dream since the horizon before and the belief that saw reality."""
@@ -224,7 +224,7 @@ def _at(obs: Obs, t: int) -> Obs:
     return tree.select(obs, (slice(None), t))
 
 
-def _believe(model: WorldModel, batch: Batch, context: int) -> tuple[State, State]:
+def believe(model: WorldModel, batch: Batch, context: int) -> tuple[State, State]:
     """Return the beliefs one step before and at the beginning of the dream."""
     state = before = model.start(_at(batch.obs, 0))
     for t in range(context):
