@@ -78,6 +78,52 @@ class Repeat(gym.Wrapper):
         return obs, total, terminated, truncated, info
 
 
+class Chunk(gym.Wrapper):
+    """K actions a step, as a model of K-frame chunks acts: reality for such a model.
+
+    The action is a tuple of K raw actions. Each observation name holds the K newest ones in
+    order, (K, ...), of which the first ``frames`` are real and the rest zeros: one after a
+    reset, fewer than K where the episode ended within the chunk. Rewards are summed.
+    """
+
+    def __init__(self, env: gym.Env, length: int) -> None:
+        if length < 1:
+            raise ValueError(f"a chunk holds 1 or more actions, got {length}")
+        super().__init__(env)
+        self._codec = Codec(env.observation_space, env.action_space)
+        self._length = length
+        self.action_space = spaces.Tuple([env.action_space] * length)
+        parts = {_plain(name): part for name, part in self._codec.observation_space.items()}
+        self.observation_space = spaces.Dict(
+            {name: batch_space(part, length) for name, part in parts.items()}
+            | {"frames": spaces.Box(1, length, (1,), np.float32)}
+        )
+        self.metadata = {**env.metadata, "action_repeat": length * env.metadata.get("action_repeat", 1)}
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[dict[str, np.ndarray], Info]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._stack([obs]), info
+
+    def step(self, action: Sequence[Any]) -> tuple[dict[str, np.ndarray], float, bool, bool, Info]:
+        seen, total = [], 0.0
+        for part in action:
+            obs, reward, terminated, truncated, info = self.env.step(part)
+            seen.append(obs)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return self._stack(seen), total, terminated, truncated, info
+
+    def _stack(self, seen: list[Any]) -> dict[str, np.ndarray]:
+        rows = [self._codec.encode_obs(obs) for obs in seen]
+        stacked = {"frames": np.array([len(rows)], np.float32)}
+        for name, first in rows[0].items():
+            stack = np.zeros((self._length, *first.shape), first.dtype)
+            stack[: len(rows)] = [row[name] for row in rows]
+            stacked[_plain(name)] = stack
+        return stacked
+
+
 class Together(VectorEnv):
     """Adapted environments stepped one after another in this process; autoreset is DISABLED.
 
@@ -204,6 +250,11 @@ def speak(envs: VectorEnv, codec: Codec) -> VectorEnv:
         f"{envs} has observations {spoken[0]} and actions {spoken[1]}, the codec translates "
         f"{codec.raw_observation_space} and {codec.raw_action_space}; make the codec from these environments"
     )
+
+
+def _plain(name: str) -> str:
+    """A nested observation's name as one that may be joined again."""
+    return name.replace("/", ".")
 
 
 def _make_adapted(make_env: Callable[[], gym.Env]) -> Adapted:
