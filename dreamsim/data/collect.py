@@ -2,8 +2,7 @@
 
 The collector owns resets. Our own environments never reset themselves (Gymnasium's DISABLED
 mode): a finished row is reset by mask with a seed derived from (seed, slot, episode number).
-Foreign vector environments that do reset themselves are read by their declared mode; nothing
-outside this file knows that modes exist.
+Foreign vector environments that do reset themselves are read by their declared mode.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,29 +22,15 @@ from dreamsim.core.protocols import Policy
 from dreamsim.core.random import Stream, derive_seed
 from dreamsim.core.spaces import Codec
 from dreamsim.core.types import Episode
+from dreamsim.data.modes import READERS, Arrays, Seen, declared_mode
 from dreamsim.data.slots import Slots
 from dreamsim.envs.adapt import speak
 
 RECENT = 100
 
-Arrays = dict[str, np.ndarray]
-
 
 class BadNumber(ValueError):
     """An environment or a policy gave a number that is not finite."""
-
-
-class _Seen(NamedTuple):
-    """One vector step, every mode read alike. All fields are (N, ...)."""
-
-    reached: Arrays  # what the action led to; the last observation of an ended row
-    following: Arrays  # what the policy acts on next; for a DISABLED row that ended, not yet reset
-    reward: np.ndarray
-    terminated: np.ndarray
-    over: np.ndarray  # terminated or truncated
-    real: np.ndarray  # False: the environment used this step to reset itself
-    begun: np.ndarray  # the row's next episode has begun, at ``following``
-    infos: dict[str, Any]
 
 
 class Collector:
@@ -60,8 +45,8 @@ class Collector:
         self, envs: VectorEnv, codec: Codec, *, seed: int, origin: str = "real", device: torch.device | str = "cpu"
     ) -> None:
         self._envs, self._codec, self._origin, self._device = speak(envs, codec), codec, origin, device
-        self._mode = _declared_mode(envs)
-        self._read = _READERS[self._mode]
+        self._mode = declared_mode(envs)
+        self._read = READERS[self._mode]
         self._count = envs.num_envs
         self._repeat = int(envs.metadata.get("action_repeat", 1))
         self._seed = seed
@@ -188,7 +173,7 @@ class Collector:
             raise self._bad(~np.isfinite(sent).all(1), f"{type(policy).__name__} gave the action", sent)
         return sent, {name: value.detach().cpu().numpy() for name, value in act.trace.items()}
 
-    def _step(self, sent: np.ndarray) -> _Seen:
+    def _step(self, sent: np.ndarray) -> Seen:
         obs, reward, terminated, truncated, infos = self._envs.step(sent)
         seen = self._read(self._waiting, obs, np.asarray(reward), terminated, truncated, infos)
         if not np.isfinite(seen.reward).all():
@@ -196,7 +181,7 @@ class Collector:
         self._check(seen.reached)
         return seen
 
-    def _record(self, seen: _Seen, sent: np.ndarray, trace: Arrays) -> None:
+    def _record(self, seen: Seen, sent: np.ndarray, trace: Arrays) -> None:
         raw = self._codec.settle(sent)
         if "applied" in seen.infos:
             raw = np.where(seen.infos["_applied"][:, None], seen.infos["applied"], raw).astype(np.float32)
@@ -204,7 +189,7 @@ class Collector:
         self._slots.write(seen.real, sent, raw, seen.reward, seen.reached, trace)
         self.env_steps += int(seen.real.sum()) * self._repeat
 
-    def _finish(self, row: int, seen: _Seen) -> None:
+    def _finish(self, row: int, seen: Seen) -> None:
         meta: dict[str, Any] = {"slot": int(row), "episode": int(self._number[row]), "origin": self._origin}
         meta["action_repeat"] = self._repeat
         if self._seeds[row] is not None:
@@ -217,7 +202,7 @@ class Collector:
         self._recent.append(self._slots.total(row))
         self.episode_count += 1
 
-    def _go_on(self, seen: _Seen) -> None:
+    def _go_on(self, seen: Seen) -> None:
         """Begin new episodes where rows ended: by our own reset, or where the environment made it."""
         self._obs, self._first = seen.following, seen.begun
         self._waiting = seen.over & seen.real & ~seen.begun
@@ -329,45 +314,3 @@ class Collector:
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)
-
-
-def _read_disabled(
-    waiting: np.ndarray, obs: Arrays, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, infos: dict
-) -> _Seen:
-    none = np.zeros_like(waiting)
-    return _Seen(obs, obs, reward, terminated, terminated | truncated, ~none, none, infos)
-
-
-def _read_next_step(
-    waiting: np.ndarray, obs: Arrays, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, infos: dict
-) -> _Seen:
-    return _Seen(obs, obs, reward, terminated, terminated | truncated, ~waiting, waiting, infos)
-
-
-def _read_same_step(
-    waiting: np.ndarray, obs: Arrays, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, infos: dict
-) -> _Seen:
-    over = terminated | truncated
-    reached = {name: value.copy() for name, value in obs.items()}
-    for row in np.flatnonzero(over):
-        for name, value in infos["final_obs"][row].items():
-            reached[name][row] = value
-    return _Seen(reached, obs, reward, terminated, over, np.ones_like(waiting), over, infos)
-
-
-_READERS = {
-    AutoresetMode.DISABLED: _read_disabled,
-    AutoresetMode.NEXT_STEP: _read_next_step,
-    AutoresetMode.SAME_STEP: _read_same_step,
-}
-
-
-
-def _declared_mode(envs: VectorEnv) -> AutoresetMode:
-    mode = envs.metadata.get("autoreset_mode")
-    if mode is None:
-        raise ValueError(
-            f'{envs} does not say when it resets itself; set its metadata["autoreset_mode"] to a '
-            "gymnasium.vector.AutoresetMode, or make it by dreamsim.envs.adapt.vectorise"
-        )
-    return AutoresetMode(mode)
