@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from dreamsim.core import tree
 from dreamsim.core.protocols import WorldModel
@@ -29,11 +30,11 @@ class CannotFilm(RuntimeError):
 
 
 class Film(NamedTuple):
-    """A film of a dream: truth, dream and error side by side in every frame."""
+    """A film for a report: what ``columns`` name, side by side in every frame."""
 
     frames: list[np.ndarray]  # (H, W, 3)
     rate: float  # frames per second, as fast as in the environment
-    columns: tuple[str, str, str]
+    columns: tuple[str, ...]
     caption: str
 
 
@@ -79,7 +80,8 @@ def write(path: str | Path, frames: Iterable[np.ndarray], rate: float) -> Path:
 
 def film_episode(make_env: Callable[[], gym.Env], episode: Episode, path: str | Path) -> Path:
     """Write a real episode as it looks, one frame per step in the environment's own time. Raises CannotFilm."""
-    return write(path, real_frames(make_env, episode, range(len(episode.action) + 1)), frame_rate(make_env))
+    steps = tqdm(range(len(episode.action) + 1), "filming", delay=10, unit="frame", leave=False)
+    return write(path, real_frames(make_env, episode, steps), frame_rate(make_env))
 
 
 def real_frames(make_env: Callable[[], gym.Env], episode: Episode, steps: Iterable[int]) -> Iterator[np.ndarray]:
@@ -103,6 +105,15 @@ def real_frames(make_env: Callable[[], gym.Env], episode: Episode, steps: Iterab
             yield _picture(env)
     finally:
         env.close()
+
+
+def film_of_reality(make_env: Callable[[], gym.Env], episode: Episode) -> Film:
+    """Film one real episode where there is no dream. Raises CannotFilm."""
+    stride = -(-(len(episode.action) + 1) // FRAMES)
+    steps = range(0, len(episode.action) + 1, stride)
+    frames = [fit(frame, HEIGHT) for frame in real_frames(make_env, episode, steps)]
+    caption = f"Real episode from seed {episode.meta.get('seed', '?')}, {len(episode.action)} steps."
+    return Film(frames, frame_rate(make_env) / stride, ("truth",), caption)
 
 
 def dream_film(

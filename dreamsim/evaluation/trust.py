@@ -19,6 +19,7 @@ from dreamsim.evaluation.cuts import Batch, Cut, take
 from dreamsim.evaluation.intervals import Interval, interval
 from dreamsim.evaluation.openloop import sees_observations
 from dreamsim.imagination.imagine import Believer, Greedy, imagine
+from dreamsim.imagination.plan import Deliberate
 
 ROWS = 32  # dreams at once
 
@@ -102,14 +103,17 @@ def _at(obs: Obs, t: int) -> Obs:
 def inside(model: WorldModel, policy: Policy, codec: Codec, view: Obs) -> tuple[WorldModel, Policy]:
     """Return the model and the policy as ``imagine`` takes them, from a policy that acts on real observations.
 
-    A policy that believes by this very model acts on the belief; every other one is shown
-    observations: the model's view where that is what it shows, else what it decodes.
+    A policy that believes by this very model acts on its view of the belief, one that
+    deliberates by it plans from the state. Every other one is shown observations: the
+    model's view where that is what it shows, else what it decodes.
     """
     if isinstance(policy, Greedy):
         seen, inner = inside(model, policy.policy, codec, view)
         return seen, Greedy(inner)
     if isinstance(policy, Believer) and policy.model is model:
         return model, policy.policy
+    if isinstance(policy, Deliberate) and policy.model is model:
+        return Bare(model), Planned(policy.planner)
     if sees_observations(view, codec):
         return model, policy
     if find_power(model, Decodes) is None:
@@ -132,6 +136,34 @@ class Bounded(nn.Module):
         """Return the policy's action (B, A), clipped."""
         act = self.policy.act(view, memory, first, applied)
         return act._replace(action=act.action.clamp(-1, 1))
+
+
+class Planned(nn.Module):
+    """A planner as a policy whose view is the model's whole state."""
+
+    def __init__(self, planner: Any) -> None:
+        super().__init__()
+        self.planner = planner
+
+    def act(self, view: State, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
+        """Return the first action (B, A) of the best plan from a state (B, ...)."""
+        return self.planner.plan(view, memory, first)
+
+
+class Bare(nn.Module):
+    """A world model whose view is its whole state, for planners."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def step(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor]:
+        """Dream one step."""
+        return self.model.step(state, action)
+
+    def view(self, state: State) -> State:
+        """Show everything."""
+        return state
 
 
 class Decoded(nn.Module):

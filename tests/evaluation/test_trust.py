@@ -7,6 +7,7 @@ from dreamsim.core.protocols import MissingPower
 from dreamsim.core.types import Act, Episode
 from dreamsim.evaluation.trust import compare
 from dreamsim.imagination.imagine import Believer, Greedy
+from dreamsim.imagination.plan import Deliberate
 
 
 def really(toys, policy, count=6, limit=40, edge=100.0):
@@ -94,6 +95,21 @@ def test_a_policy_on_observations_acts_in_decoded_dreams(toys):
     for policy in (Spring(), Greedy(Spring()), Believer(toys.Exact(), toys.Wave())):
         (row,) = compare(model, policy, really(toys, policy), toys.codec, {"full": 40})
         np.testing.assert_allclose(row.dream, row.real, atol=1e-3)
+
+
+class Homing(nn.Module):
+    """A planner that pushes back to the middle and counts in its memory."""
+
+    def plan(self, state, memory=None, first=None):
+        count = torch.zeros(len(state["x"]), 1) if memory is None else memory + 1
+        return Act((-state["x"] + 0.01 * count).clamp(-1, 1), count)
+
+
+def test_a_planner_plans_inside_the_dream_as_it_does_outside(toys):
+    model = toys.Exact()
+    policy = Deliberate(model, Homing())
+    (row,) = compare(model, policy, really(toys, policy), toys.codec, {"full": 40})
+    np.testing.assert_allclose(row.dream, row.real, atol=1e-3)
 
 
 def test_a_policy_on_observations_cannot_act_in_dreams_that_show_none(toys):

@@ -1,0 +1,155 @@
+"""What a judgement means, in plain words: for the page and for the terminal."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dreamsim.evaluation.intervals import Interval, interval
+from dreamsim.evaluation.judge import Judgement
+from dreamsim.evaluation.openloop import overall
+from dreamsim.evaluation.trust import Beside
+
+
+def number(value: float) -> str:
+    """Return a number as a person writes it: four digits that matter, no exponent where none is needed."""
+    if not np.isfinite(value):
+        return "unknown"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def spread(found: Interval) -> str:
+    """Return a mean with its interval."""
+    if found.count < 2:
+        return f"{number(found.mean)} (one value: no interval)"
+    return f"{number(found.mean)} [{number(found.low)}, {number(found.high)}]"
+
+
+def verdict(judgement: Judgement) -> str:
+    """Return in one sentence how far the dream can be trusted."""
+    if judgement.drift is None:
+        return "No dream was judged: these are real results only." if judgement.world is None else "Drift is unknown."
+    furthest = judgement.drift.horizons[-1]
+    if judgement.trusted == furthest:
+        return f"The dream can be trusted over all {furthest} steps that were measured."
+    if judgement.trusted:
+        return f"The dream can be trusted for {judgement.trusted} steps, not for whole episodes."
+    return "The dream cannot be trusted: it already fails at the first step."
+
+
+def reading(judgement: Judgement) -> list[str]:
+    """Return plain sentences: reality, trusted horizon, exploitation gap, rewards and ends."""
+    said = [*_reality(judgement)]
+    if judgement.drift is not None:
+        said += [_horizon(judgement), *(_gap(row) for row in judgement.beside), *_rewards(judgement)]
+    return said
+
+
+def text(judgement: Judgement) -> str:
+    """Return the report for a terminal."""
+    returns = interval(judgement.outcome.returns)
+    lines = [f"{judgement.task or 'task'}: {judgement.policy or 'policy'}, {returns.count} real episodes"]
+    lines += [f"  WARNING: {tag}" for tag in judgement.tags]
+    lines += [f"  return   {spread(returns)}  middle half {number(returns.middle)}"]
+    if judgement.outcome.successes is not None:
+        lines += [f"  success  {success(judgement)}"]
+    if judgement.beside:
+        lines += ["", f"  {'horizon':>16} {'dream':>10} {'real':>10} {'gap (dream - real)':>30}"]
+        for row in judgement.beside:
+            name = f"{row.name} ({row.horizon})" if f"{row.horizon} steps" != row.name else row.name
+            lines += [
+                f"  {name:>16} {number(row.dream.mean()):>10} {number(row.real.mean()):>10} {spread(row.gap):>30}"
+            ]
+    if judgement.drift is not None:
+        kind, curve, _ = overall(judgement.drift)
+        lines += ["", f"  open-loop drift ({kind}, in standard deviations)"]
+        lines += [f"  {'h':>7} {'windows':>8} {'dream':>8} {'copy':>8} {'line':>8}"]
+        for row in zip(judgement.drift.horizons, judgement.drift.counts, *curve, strict=True):
+            lines += [f"  {row[0]:>7} {row[1]:>8} {row[2]:>8.3f} {row[3]:>8.3f} {row[4]:>8.3f}"]
+    lines += ["", *(f"  {sentence}" for sentence in [verdict(judgement), *reading(judgement)[1:]])]
+    lines += [f"  note: {note}" for note in judgement.notes]
+    return "\n".join(lines)
+
+
+def success(judgement: Judgement) -> str:
+    """Return the success rate with its interval and who says what success is."""
+    told = judgement.outcome.successes
+    assert told is not None
+    known = told[~np.isnan(told)]
+    share = interval(known)
+    width = "" if share.count < 2 else f" [{share.low:.0%}, {share.high:.0%}]"
+    silent = "" if len(known) == len(told) else f"; {len(told) - len(known)} episodes do not say"
+    return f"{share.mean:.0%}{width} ({judgement.outcome.success_rule}{silent})"
+
+
+def _reality(judgement: Judgement) -> list[str]:
+    returns = interval(judgement.outcome.returns)
+    if returns.count < 2:
+        return [f"One real episode earned {number(returns.mean)}: too few to say how the policy usually does."]
+    said = [
+        f"Over {returns.count} real episodes the policy earned {number(returns.mean)} on average; "
+        f"the {returns.level:.0%} interval of that mean is {number(returns.low)} to {number(returns.high)}."
+    ]
+    if returns.high - returns.low > 0.4 * abs(returns.mean):
+        said.append("That interval is wide: more episodes are needed before comparing this policy with another.")
+    return said
+
+
+def _horizon(judgement: Judgement) -> str:
+    found, limit = judgement.drift, judgement.trusted
+    assert found is not None and limit is not None
+    kind, curve, floor = overall(found)
+    what = "observations" if kind == "observation" else "states, compared in its own latent space,"
+    if limit == found.horizons[-1]:
+        return f"Given the real actions, its {what} stay close to reality over all {limit} measured steps."
+    place = found.horizons.index(limit) + 1 if limit else 0
+    error, copy, line = (side[place] for side in curve)
+    failed = found.horizons[place]
+    if not np.isfinite(error):
+        return "Its latent state never changes, so nothing it forecasts can be told from anything else."
+    if error >= judgement.threshold:
+        why = f"they are off by {number(error)} standard deviations of the data (limit {judgement.threshold:g})"
+    else:
+        name, best = ("saying that nothing changes", copy) if copy <= line else ("a straight line", line)
+        why = f"{name} forecasts better ({number(best)} against {number(error)} standard deviations)"
+    extra = f" Showing the present is already off by {number(floor)}." if floor > judgement.negligible else ""
+    kept = f"Given the real actions, its {what} hold for {limit} steps; " if limit else f"Its {what} do not hold: "
+    return f"{kept}at {failed} {'step' if failed == 1 else 'steps'} {why}.{extra}"
+
+
+def _gap(row: Beside) -> str:
+    over = f"Over the first {row.horizon} steps"
+    usual = abs(float(row.real.mean()))
+    share = f", {abs(row.gap.mean) / usual:.0%} of what it really earns" if usual > 1e-9 else ""
+    amount = f"{number(abs(row.gap.mean))}{share}"
+    if row.gap.count < 2:
+        return f"{over} dream and reality differ by {amount}; one episode cannot say whether by chance."
+    if usual > 1e-9 and abs(row.gap.mean) < 0.01 * usual:
+        return f"{over} the policy earns the same in the dream as in reality, within 1%."
+    if row.gap.low > 0:
+        return (
+            f"{over} the policy earns {amount}, too much in the dream: do not choose policies by dream returns there."
+        )
+    if row.gap.high < 0:
+        return f"{over} the dream is too pessimistic by {amount}."
+    return f"{over} the gap ({number(row.gap.mean)}) cannot be told from chance with {row.gap.count} episodes."
+
+
+def _rewards(judgement: Judgement) -> list[str]:
+    found, said = judgement.drift, []
+    assert found is not None
+    if found.rewards is not None:
+        total, constant = found.rewards.total[-1], found.rewards.constant[-1]
+        word = "better" if total < constant else "no better"
+        said.append(
+            f"Its summed rewards over {found.horizons[-1]} steps are off by {number(total)} on average, "
+            f"{word} than always forecasting the mean reward ({number(constant)})."
+        )
+    ends = found.ends
+    if ends.terminations:
+        said.append(
+            f"{ends.terminations} terminations happened; it foresaw {ends.foreseen:.0%} of them on their very step, "
+            f"and ended {ends.false_alarms:.1%} of the other steps wrongly."
+        )
+    else:
+        said.append("No episode terminated, so nothing can be said about its forecasts of ends.")
+    return said
