@@ -103,6 +103,7 @@ def test_its_death_is_one_clear_error(ahead):
         ahead.finish()
 
 
+@pytest.mark.slow
 def test_no_process_is_left_when_this_one_is_killed():
     program = """
 import functools, sys, time
