@@ -20,6 +20,13 @@ CHANNELS = (1, 3, 4)
 SMALLEST_IMAGE = 8
 
 
+class Bytes(spaces.Box):
+    """Text in encoded form: uint8 (length,), padded with 255. A codec lets it pass as it is."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(0, 255, (length,), np.uint8)
+
+
 class Scale:
     """The affine map between raw units and [-1, 1], per component of an action vector (A,).
 
@@ -135,6 +142,8 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
         return {"type": "Dict", "spaces": {name: space_to_json(part) for name, part in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
         return {"type": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
+    if isinstance(space, Bytes):
+        return {"type": "Bytes", "length": space.shape[0]}
     if isinstance(space, spaces.Box):
         low, high = (_bounds_to_json(side) for side in (space.low, space.high))
         return {"type": "Box", "low": low, "high": high, "shape": list(space.shape), "dtype": str(space.dtype)}
@@ -159,6 +168,8 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
         return spaces.Dict({name: space_from_json(part) for name, part in data["spaces"].items()})
     if kind == "Tuple":
         return spaces.Tuple([space_from_json(part) for part in data["spaces"]])
+    if kind == "Bytes":
+        return Bytes(data["length"])
     if kind == "Box":
         shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
         low, high = (_bounds_from_json(data[side], shape, dtype) for side in ("low", "high"))
@@ -177,20 +188,18 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
 def is_image(space: spaces.Space) -> bool:
     """Say whether a space holds uint8 images (H, W, C) or (C, H, W), or stacks of them.
 
-    A side below 8 pixels means a grid of codes (MiniGrid's is 7 x 7 x 3), which is no image.
+    A side below 8 with the channels last means a grid of codes (MiniGrid's is 7 x 7 x 3), no image.
+    What is encoded, channels first, is an image in any size.
     """
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and _has_image_shape(space)
 
 
 def _has_image_shape(space: spaces.Box) -> bool:
-    shape = space.shape[-3:]
-    if len(space.shape) not in (3, 4) or (shape[0] not in CHANNELS and shape[2] not in CHANNELS):
-        return False
-    return min(shape[:2] if _channels_last(space) else shape[1:]) >= SMALLEST_IMAGE
+    return len(space.shape) in (3, 4) and (_channels_last(space) or space.shape[-3] in CHANNELS)
 
 
 def _channels_last(space: spaces.Box) -> bool:
-    return space.shape[-1] in CHANNELS
+    return space.shape[-1] in CHANNELS and min(space.shape[-3:-1]) >= SMALLEST_IMAGE
 
 
 def _moved(array: np.ndarray, source: int, target: int) -> np.ndarray:
@@ -278,6 +287,8 @@ def _encoded_space(name: str, space: spaces.Space) -> spaces.Box:
         *stack, height, width, channels = space.shape
         shape = (*stack, channels, height, width) if _channels_last(space) else space.shape
         return spaces.Box(0, 255, shape, np.uint8)
+    if isinstance(space, Bytes):
+        return space
     if isinstance(space, spaces.Box):
         _refuse_float_image(name, space)
         low, high = (np.atleast_1d(side).astype(np.float32) for side in (space.low, space.high))
@@ -289,7 +300,7 @@ def _encoded_space(name: str, space: spaces.Space) -> spaces.Box:
     if isinstance(space, spaces.MultiBinary):
         return spaces.Box(0, 1, space.shape, np.float32)
     if isinstance(space, spaces.Text):
-        return spaces.Box(0, 255, (4 * space.max_length,), np.uint8)
+        return Bytes(4 * space.max_length)
     raise ValueError(
         f"observation {name!r} has a space of type {type(space).__name__}; "
         "supported: Box, Discrete, MultiDiscrete, MultiBinary, Text, and Dict or Tuple of them"
@@ -298,9 +309,9 @@ def _encoded_space(name: str, space: spaces.Space) -> spaces.Box:
 
 def _refuse_float_image(name: str, space: spaces.Box) -> None:
     """A colour image as float would reach models in another layout and range than the same image as uint8."""
-    ranges = {(float(space.low.min()), float(space.high.max()))} if space.low.size else set()
-    colour = _has_image_shape(space) and 3 in (space.shape[-1], space.shape[-3])
-    if space.dtype.kind == "f" and colour and ranges & {(0.0, 1.0), (0.0, 255.0)}:
+    large = len(space.shape) in (3, 4) and sorted(space.shape[-3:])[1] >= SMALLEST_IMAGE
+    colour = large and _has_image_shape(space) and 3 in (space.shape[-1], space.shape[-3])
+    if space.dtype.kind == "f" and colour and (space.low.min(), space.high.max()) in ((0, 1), (0, 255)):
         raise ValueError(
             f"observation {name!r} looks like a colour image held as {space.dtype} in [0, {space.high.max():g}]; "
             "give images as uint8 in [0, 255] (gymnasium.wrappers.TransformObservation can convert it)"
@@ -338,6 +349,8 @@ def _encode(space: spaces.Space, value: Any) -> np.ndarray:
         assert isinstance(space, spaces.Box)
         array = np.asarray(value, np.uint8)
         return _moved(array, -1, -3) if _channels_last(space) else array
+    if isinstance(space, Bytes):
+        return np.asarray(value, np.uint8)
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):
         array = np.asarray(value, np.float32)
         return array if array.ndim else array.reshape(1)

@@ -149,8 +149,8 @@ class Together(VectorEnv):
         self, *, seed: int | Sequence[int | None] | None = None, options: Info | None = None
     ) -> tuple[dict[str, np.ndarray], Info]:
         options = dict(options or {})
-        mask = _checked_mask(options.pop("reset_mask", np.ones(self.num_envs, bool)), self.num_envs)
-        seeds = _row_seeds(seed, self.num_envs)
+        mask = checked_mask(options.pop("reset_mask", np.ones(self.num_envs, bool)), self.num_envs)
+        seeds = row_seeds(seed, self.num_envs)
         infos: Info = {}
         for row in np.flatnonzero(mask):
             obs, info = self.envs[row].reset(seed=seeds[row], options=options or None)
@@ -269,7 +269,8 @@ def _check_equal_spaces(envs: Sequence[Adapted]) -> None:
                 raise ValueError(f"environment {number} has {name} {came}, environment 0 {expected}; all must be equal")
 
 
-def _row_seeds(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
+def row_seeds(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
+    """Return one seed for each row, as Gymnasium counts them up from a single one."""
     if seed is None:
         return [None] * count
     if isinstance(seed, (int, np.integer)):
@@ -279,7 +280,8 @@ def _row_seeds(seed: int | Sequence[int | None] | None, count: int) -> list[int 
     return list(seed)
 
 
-def _checked_mask(mask: Any, count: int) -> np.ndarray:
+def checked_mask(mask: Any, count: int) -> np.ndarray:
+    """Return a reset mask (N,) bool, or raise ValueError saying what it must be."""
     if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != (count,) or not mask.any():
         raise ValueError(f"reset_mask must be a bool array ({count},) with at least one True, got {mask!r}")
     return mask

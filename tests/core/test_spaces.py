@@ -115,6 +115,14 @@ def test_a_colour_image_as_float_is_refused_with_the_cure(shape, high):
         Codec(spaces.Box(0, high, shape, np.float32), NUMBER)
 
 
+@pytest.mark.parametrize("shape", [(3, 64, 64), (1, 4, 4), (3, 8, 3), (4, 9, 1)])
+def test_an_encoded_image_is_left_as_it_is(shape):
+    space = spaces.Dict({"image": spaces.Box(0, 255, shape, np.uint8)})
+    image = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    assert Codec(space, NUMBER).observation_space == space
+    assert np.array_equal(Codec(space, NUMBER).encode_obs({"image": image})["image"], image)
+
+
 def test_a_stack_of_images_stays_uint8():
     codec = Codec(spaces.Box(0, 255, (2, 16, 12, 3), np.uint8), NUMBER)
     stack = np.random.default_rng(0).integers(0, 256, (2, 16, 12, 3), np.uint8)
@@ -137,6 +145,10 @@ def test_text_travels_as_padded_bytes():
     obs = codec.encode_obs("éa")
     assert obs["text"].tolist() == [0xC3, 0xA9, 0x61, *[255] * 9]
     assert codec.decode_obs(obs) == "éa"
+    encoded = codec.observation_space
+    assert Codec(encoded, NUMBER).observation_space == encoded
+    assert np.array_equal(Codec(encoded, NUMBER).encode_obs(obs)["text"], obs["text"])
+    assert space_from_json(json.loads(json.dumps(space_to_json(encoded)))) == encoded
 
 
 def test_a_name_with_a_slash_is_refused():
