@@ -21,8 +21,8 @@ from torch import Tensor
 from dreamsim.core import tree
 from dreamsim.core.spaces import Scale
 from dreamsim.core.types import Episode, Segment, State
+from dreamsim.data.coverage import Coverage
 from dreamsim.data.ring import Padded, Ring, Views, Whole
-from dreamsim.data.windows import Coverage
 
 
 class Before(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dreamsim.data.windows import WindowIndex
+from dreamsim.data.coverage import WindowIndex
 
 
 class Ring:

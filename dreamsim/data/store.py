@@ -287,9 +287,9 @@ class Store(Sequence[Episode]):
         free = shutil.disk_usage(self.folder).free
         return NotWritten(
             error.errno,
-            f"cannot write {self._waiting_bytes} bytes ({len(self._waiting)} episodes) to {self._path(number)}: {error.strerror}; "
-            f"{free} bytes are free there. They are kept in memory and what was stored before is whole: "
-            "free some space and flush again",
+            f"cannot write {self._waiting_bytes} bytes ({len(self._waiting)} episodes) to {self._path(number)}: "
+            f"{error.strerror}; {free} bytes are free there. They are kept in memory and what was stored before "
+            "is whole: free some space and flush again",
         )
 
 
