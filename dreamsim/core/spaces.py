@@ -341,7 +341,7 @@ def _action_size(space: spaces.Space) -> int:
         return int(space.n)
     if isinstance(space, spaces.MultiDiscrete):
         return int(space.nvec.sum())
-    return int(np.prod(space.shape))
+    return int(np.prod(space.shape or ()))
 
 
 def _encode(space: spaces.Space, value: Any) -> np.ndarray:

@@ -52,8 +52,7 @@ class Collector:
         self._seed = seed
         self._seed_of: Callable[[int, int], int] = lambda slot, number: derive_seed(seed, slot, number)
         self._stream = Stream(derive_seed(seed, "policy"), device)
-        shapes = {name: (part.shape, part.dtype) for name, part in codec.observation_space.spaces.items()}
-        self._slots = Slots(self._count, shapes, codec.action_size)
+        self._slots = Slots(self._count, codec.observation_space, codec.action_size)
         self._number = np.full(self._count, -1, np.int64)  # of each slot's current episode
         self._seeds: list[int | None] = [None] * self._count
         self._obs: Arrays | None = None  # what the policy acts on next; None: nothing has begun
@@ -152,7 +151,7 @@ class Collector:
         sent, trace = self._act(policy)
         seen = self._step(sent)
         self._record(seen, sent, trace)
-        for row in np.flatnonzero(seen.over & seen.real):
+        for row in np.flatnonzero(seen.over & seen.real).tolist():
             self._finish(row, seen)
         self._go_on(seen)
 
@@ -170,14 +169,14 @@ class Collector:
         if sent.shape != expected:
             raise ValueError(f"expected actions {expected} from {type(policy).__name__}.act, got {sent.shape}")
         if not np.isfinite(sent).all():
-            raise self._bad(~np.isfinite(sent).all(1), f"{type(policy).__name__} gave the action", sent)
+            raise self._bad(_odd_rows(sent), f"{type(policy).__name__} gave the action", sent)
         return sent, {name: value.detach().cpu().numpy() for name, value in act.trace.items()}
 
     def _step(self, sent: np.ndarray) -> Seen:
         obs, reward, terminated, truncated, infos = self._envs.step(sent)
         seen = self._read(self._waiting, obs, np.asarray(reward), terminated, truncated, infos)
         if not np.isfinite(seen.reward).all():
-            raise self._bad(~np.isfinite(seen.reward), "the environment gave the reward", seen.reward)
+            raise self._bad(_odd_rows(seen.reward), "the environment gave the reward", seen.reward)
         self._check(seen.reached)
         return seen
 
@@ -190,7 +189,7 @@ class Collector:
         self.env_steps += int(seen.real.sum()) * self._repeat
 
     def _finish(self, row: int, seen: Seen) -> None:
-        meta: dict[str, Any] = {"slot": int(row), "episode": int(self._number[row]), "origin": self._origin}
+        meta: dict[str, Any] = {"slot": row, "episode": int(self._number[row]), "origin": self._origin}
         meta["action_repeat"] = self._repeat
         if self._seeds[row] is not None:
             meta["seed"] = self._seeds[row]
@@ -229,7 +228,8 @@ class Collector:
     def _reset(self, rows: np.ndarray) -> Arrays:
         """Reset rows from their seeds, all of them without a mask: foreign environments know none."""
         options = None if rows.all() else {"reset_mask": rows}
-        obs, _ = self._envs.reset(seed=self._seeds, options=options)
+        seeds: Any = self._seeds  # Gymnasium's type forgets the lists that its vector environments take
+        obs, _ = self._envs.reset(seed=seeds, options=options)
         self._slots.begin(rows, obs)
         self._check(obs)
         return obs
@@ -302,8 +302,7 @@ class Collector:
     def _check(self, obs: Arrays) -> None:
         for name, value in obs.items():
             if value.dtype != np.uint8 and not np.isfinite(value).all():
-                rows = ~np.isfinite(value.reshape(self._count, -1)).all(1)
-                raise self._bad(rows, f"the environment gave the observation {name!r}", value)
+                raise self._bad(_odd_rows(value), f"the environment gave the observation {name!r}", value)
 
     def _bad(self, rows: np.ndarray, what: str, values: np.ndarray) -> BadNumber:
         row = int(np.flatnonzero(rows)[0])
@@ -314,3 +313,8 @@ class Collector:
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)
+
+
+def _odd_rows(values: np.ndarray) -> np.ndarray:
+    """Return the rows (N,) bool of values (N, ...) that are not finite throughout."""
+    return np.asarray(~np.isfinite(values.reshape(len(values), -1)).all(1))

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from dreamsim.core.types import Episode
 
@@ -15,12 +16,13 @@ FIRST_CAPACITY = 256
 class Slots:
     """Buffers (N, capacity, ...) that hold each slot's episode so far; they double when full."""
 
-    def __init__(self, count: int, shapes: dict[str, tuple[tuple[int, ...], np.dtype]], action_size: int) -> None:
+    def __init__(self, count: int, observation_space: spaces.Dict, action_size: int) -> None:
         self.length = np.zeros(count, np.int64)
         self._rows = np.arange(count)
         self._capacity = FIRST_CAPACITY
         size = (count, self._capacity)
-        self._obs = {name: np.zeros((*size, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+        parts = observation_space.spaces.items()
+        self._obs = {name: np.zeros((*size, *(part.shape or ())), part.dtype) for name, part in parts}
         self._sent = np.zeros((*size, action_size), np.float32)
         self._action = np.zeros((*size, action_size), np.float32)
         self._reward = np.zeros(size, np.float32)

@@ -142,7 +142,8 @@ class Together(VectorEnv):
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._obs = {name: np.zeros(part.shape, part.dtype) for name, part in self.observation_space.items()}
+        single = self.codec.observation_space
+        self._obs = {name: np.zeros((self.num_envs, *(p.shape or ())), p.dtype) for name, p in single.items()}
         self._over = np.ones(self.num_envs, bool)
 
     def reset(
@@ -152,7 +153,7 @@ class Together(VectorEnv):
         mask = checked_mask(options.pop("reset_mask", np.ones(self.num_envs, bool)), self.num_envs)
         seeds = row_seeds(seed, self.num_envs)
         infos: Info = {}
-        for row in np.flatnonzero(mask):
+        for row in np.flatnonzero(mask).tolist():
             obs, info = self.envs[row].reset(seed=seeds[row], options=options or None)
             self._write(row, obs)
             infos = self._add_info(infos, info, row) if info else infos
@@ -225,7 +226,8 @@ class Translated(VectorWrapper):
 
     def step(self, actions: np.ndarray) -> tuple[dict[str, np.ndarray], Any, Any, Any, Info]:
         rows = [self.codec.decode_action(action) for action in actions]
-        raw = concatenate(self._raw_single_action, rows, create_empty_array(self._raw_single_action, len(rows)))
+        empty: Any = create_empty_array(self._raw_single_action, len(rows))
+        raw = concatenate(self._raw_single_action, rows, empty)
         obs, reward, terminated, truncated, infos = self.env.step(raw)
         if "final_obs" in infos:
             final = np.full(self.num_envs, None, object)

@@ -41,6 +41,7 @@ class DeepMindControl(gym.Env):
         self.metadata = {
             **type(self).metadata,
             "action_repeat": repeat,
+            "episode_steps": -(-self._limit // repeat) if np.isfinite(self._limit) else None,
             "render_fps": round(1 / (self._suite.control_timestep() * repeat)),
         }
         bounds = self._suite.action_spec()

@@ -211,15 +211,15 @@ class Dream(VectorEnv):
 
     def _draw(self, rows: np.ndarray, seeds: list[int | None] | None) -> np.ndarray:
         """Draw a start for each row: from its own seed where it has one, else from the stream."""
-        drawn = torch.randint(self._table.count, (len(rows),)).numpy()
+        drawn = torch.randint(self._table.size, (len(rows),)).numpy()
         for place, row in enumerate(rows):
             one = None if seeds is None else seeds[row]
             if one is not None:
-                drawn[place] = derive_seed("start", one) % self._table.count
+                drawn[place] = derive_seed("start", one) % self._table.size
         return drawn
 
     def _checked(self, chosen: np.ndarray) -> np.ndarray:
-        count = self._table.count
+        count = self._table.size
         if chosen.shape != (self.num_envs,) or (chosen < 0).any() or (chosen >= count).any():
             wanted = f"({self.num_envs},) indices below {count}"
             raise ValueError(f"options['start'] must be {wanted}, got {chosen.tolist()}")

@@ -34,7 +34,8 @@ class Named(gym.Wrapper):
     ) -> None:
         made = _make(id, options or {})
         super().__init__(Repeat(made, repeat) if repeat != 1 else made)
-        self._pixels, self._camera, self._eye = pixels, camera, None
+        self._pixels, self._camera = pixels, camera
+        self._eye: Any = None
         if pixels:
             self.observation_space = spaces.Dict({"image": spaces.Box(0, 255, (pixels, pixels, 3), np.uint8)})
 
@@ -93,7 +94,7 @@ def shrink(frame: np.ndarray, size: int) -> np.ndarray:
     """Return a frame (H, W, 3) averaged down to (size, size, 3) uint8."""
     if min(frame.shape[:2]) < size:
         raise ValueError(f"frames are {frame.shape[0]} x {frame.shape[1]}; pixels must be at most that, got {size}")
-    total = frame.astype(np.float32)
+    total = frame.astype(np.float64)
     for axis in (0, 1):
         edges = np.linspace(0, frame.shape[axis], size + 1).astype(np.int64)
         counts = np.diff(edges).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))

@@ -199,5 +199,10 @@ def _open_context(backend: str, model: Any, height: int, width: int) -> tuple[An
 def _opened() -> weakref.WeakSet[Eye]:
     """The eyes with a context, closed at exit: before the driver's own exit, for it comes first in line."""
     eyes: weakref.WeakSet[Eye] = weakref.WeakSet()
-    atexit.register(lambda: [eye.close() for eye in list(eyes)])
+    atexit.register(_close_all, eyes)
     return eyes
+
+
+def _close_all(eyes: weakref.WeakSet[Eye]) -> None:
+    for eye in list(eyes):
+        eye.close()

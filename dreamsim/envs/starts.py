@@ -35,7 +35,7 @@ class Table(NamedTuple):
             count = tree.batch_size(obs)
             nothing = torch.zeros(count, 0, 0), torch.zeros(count, 0, dtype=torch.bool)
             table = cls({name: value[:, None] for name, value in obs.items()}, *nothing, None)
-        if not table.count:
+        if not table.size:
             raise ValueError("a dream needs at least one real start, got none")
         return tree.to(table, device)
 
@@ -46,7 +46,7 @@ class Table(NamedTuple):
         return spaces.Box(-1.0, 1.0, (self.action.shape[2],), np.float32)
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """The number of starts S."""
         return len(self.mask)
 

@@ -76,7 +76,7 @@ class Echo(gym.Env):
     metadata: dict[str, Any] = {"render_modes": []}
 
     def __init__(self, length: int = 4, end: int = 5) -> None:
-        self.observation_space = spaces.Text(length, min_length=0, charset=[chr(c) for c in range(32, 127)])
+        self.observation_space = spaces.Text(length, min_length=0, charset="".join(map(chr, range(32, 127))))
         self.action_space = spaces.MultiDiscrete([256] * length)
         self._end, self._time, self._said = end, 0, ""
 
