@@ -53,7 +53,8 @@ def choose(episodes: Sequence[Episode], context: int, count: int, seed: int) -> 
     if len(first) > count:
         first = [first[i] for i in sorted(random.choice(len(first), count, replace=False))]
     others = [Cut(i, t, length - context - t) for i, length in enumerate(lengths) for t in range(1, length - context)]
-    extra = random.choice(len(others), min(count - len(first), len(others)), replace=False) if others else []
+    more = min(count - len(first), len(others))
+    extra = random.choice(len(others), more, replace=False).tolist() if more else []
     return first + [others[i] for i in sorted(extra)], sum(length <= context for length in lengths)
 
 
@@ -73,9 +74,8 @@ def take(
         for name in chosen[0].obs
     }
     action = np.stack([_zeros(scale.unit(e.action[c.offset :]), length) for e, c in zip(chosen, cuts, strict=True)])
-    reward = None
-    if all(episode.reward is not None for episode in chosen):
-        reward = np.stack([_zeros(e.reward[c.offset :], length) for e, c in zip(chosen, cuts, strict=True)])
+    rewards = [_zeros(e.reward[c.offset :], length) for e, c in zip(chosen, cuts, strict=True) if e.reward is not None]
+    reward = np.stack(rewards) if len(rewards) == len(chosen) else None
     left = np.minimum([cut.left for cut in cuts], length - np.array(context))
     ended = [e.terminated and cut.left == kept for e, cut, kept in zip(chosen, cuts, left, strict=True)]
     return Batch(

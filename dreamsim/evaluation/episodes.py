@@ -63,7 +63,7 @@ def evaluate_policy(
             found = collector.episodes(_Watched(policy, bar, count), episodes)
     finally:
         envs.close()
-    returns = np.array([float(np.sum(episode.reward, dtype=np.float64)) for episode in found])
+    returns = np.array([_total(episode) for episode in found])
     successes, rule = _successes(found, returns, success_return)
     return Outcome(
         returns,
@@ -82,6 +82,11 @@ def overlap(evaluated: Sequence[int], trained: Sequence[int]) -> list[int]:
     return sorted(set(evaluated) & set(trained))
 
 
+def _total(episode: Episode) -> float:
+    assert episode.reward is not None  # a collector always has rewards
+    return float(episode.reward.sum(dtype=np.float64))
+
+
 def _successes(
     episodes: Sequence[Episode], returns: np.ndarray, success_return: float | None
 ) -> tuple[np.ndarray | None, str]:
@@ -96,8 +101,8 @@ def _successes(
 def _vector_steps(envs: Any, episodes: int) -> int | None:
     """Return how many vector steps are to come at most, where the environment declares its time limit."""
     spec = envs.envs[0].spec if isinstance(envs, Together) else None
-    limit = None if spec is None else spec.max_episode_steps
-    return None if limit is None else -(-episodes // envs.num_envs) * limit
+    limit = envs.metadata.get("episode_steps") or (None if spec is None else spec.max_episode_steps)
+    return None if limit is None else -(-episodes // envs.num_envs) * int(limit)
 
 
 class _Watched:

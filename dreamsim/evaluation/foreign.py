@@ -104,7 +104,8 @@ class Predicting:
 
     def _all(self, rows: list[Any]) -> list[Any]:
         space = self.codec.raw_observation_space
-        stacked = concatenate(space, rows, create_empty_array(space, len(rows)))
+        room: Any = create_empty_array(space, len(rows))
+        stacked = concatenate(space, rows, room)
         answer = self._call(stacked, **self._options)
         actions = answer[0] if isinstance(answer, tuple) and self._is_pair() else answer
         try:
@@ -130,7 +131,7 @@ class Predicting:
 
 def raw_part(codec: Codec, name: str) -> spaces.Space:
     """Return the environment's own space of one observation field of the codec."""
-    space = codec.raw_observation_space
+    space: Any = codec.raw_observation_space
     for key in name.split("/") if isinstance(space, (spaces.Dict, spaces.Tuple)) else ():
         space = space[int(key)] if isinstance(space, spaces.Tuple) else space[key]
     return space

@@ -9,6 +9,7 @@ integer or one score per choice. An axis of batch that is fixed to 1 is fed row 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ class Onnx:
             for shape, read in self._forms(name):
                 if _fits(spot.shape[1:], shape):
                     return lambda arrays: read(arrays).astype(TYPES[spot.type])
-        elif self._alone() and _fits(spot.shape[1:], (sum(int(np.prod(part.shape)) for part in fields.values()),)):
+        elif self._alone() and _fits(spot.shape[1:], (sum(math.prod(part.shape or ()) for part in fields.values()),)):
             return lambda arrays: np.concatenate([arrays[n].reshape(len(arrays[n]), -1) for n in order], 1).astype(
                 TYPES[spot.type]
             )

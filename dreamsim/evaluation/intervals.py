@@ -15,11 +15,11 @@ class Interval(NamedTuple):
     low: float
     high: float
     middle: float  # interquartile mean: the mean of the middle half, which outliers do not move
-    count: int
+    size: int  # number of values
     level: float
 
     def __str__(self) -> str:
-        if self.count < 2:
+        if self.size < 2:
             return f"{self.mean:.4g} (one value: no interval)"
         return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
 

@@ -15,6 +15,7 @@ import torch
 
 from dreamsim.core.protocols import MissingPower, Policy, WorldModel
 from dreamsim.core.spaces import Codec
+from dreamsim.evaluation.delay import delayed_returns
 from dreamsim.evaluation.episodes import Outcome, evaluate_policy, overlap
 from dreamsim.evaluation.film import CannotFilm, Film, dream_film, film_of_reality
 from dreamsim.evaluation.openloop import Drift, drift, trusted_horizon
@@ -36,6 +37,7 @@ class Judgement(NamedTuple):
     negligible: float
     beside: list[Beside]
     film: Film | None
+    delayed: dict[int, np.ndarray]  # real returns (n,) when every action comes so many steps late
     learning: list[tuple[float, float]]  # (environment steps, mean return) while the run was trained
     about: dict[str, Any]
     notes: list[str]  # what is missing, and why
@@ -59,8 +61,9 @@ def judge(
     context: int = 5,
     dream_context: int = 0,
     threshold: float = 0.5,
-    negligible: float = 0.1,
+    negligible: float = 0.2,
     film: bool = True,
+    delays: Sequence[int] = (1, 2),
     processes: int = 0,
     device: torch.device | str = "cpu",
     about: dict[str, Any] | None = None,
@@ -71,12 +74,15 @@ def judge(
     ``folder`` is the run that trained them, for its learning curve and its training seeds;
     ``codec`` that of the world, to check that it fits the environment. ``horizons`` are those
     of the open-loop drift, None: powers of two and the whole episode. The dream is compared
-    with reality over the first 15 steps, the trusted horizon and the whole episode.
+    with reality over the first 15 steps, the trusted horizon and the whole episode. The real
+    episodes are repeated with every action ``delays`` steps late, for what works only without
+    delay does not work on a robot.
     """
     own = _codec(make_env)
     if codec is not None:
         _check_fits(codec, own)
     outcome = evaluate_policy(make_env, policy, episodes, seed, processes, success_return, device)
+    late = delayed_returns(make_env, policy, delays, episodes, seed, processes, device)
     told, tags = list(notes), _tags(outcome, folder)
     found, trusted, beside = None, None, []
     if world is None:
@@ -107,6 +113,7 @@ def judge(
         negligible,
         beside,
         seen,
+        late,
         learning_curve(folder),
         {
             "evaluation seed": seed,

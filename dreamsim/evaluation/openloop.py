@@ -106,7 +106,7 @@ def drift(
     """
     cuts, skipped = choose(episodes, context, windows, seed)
     scales = tree.to(spreads(episodes, codec.observation_space), device)
-    mean_reward = float(np.mean(np.concatenate([e.reward for e in episodes if e.reward is not None] or [[0.0]])))
+    mean_reward = float(np.mean(np.concatenate([e.reward for e in episodes if e.reward is not None] or [np.zeros(1)])))
     asked = _Asked(_horizons(horizons, longest(cuts)), context, scales, mean_reward)
     length = context + asked.horizons[-1]
     rows = int(np.clip(MEMORY // (length * sum(part[0].nbytes for part in episodes[0].obs.values())), 1, ROWS))
@@ -141,14 +141,16 @@ def overall(found: Drift) -> tuple[str, Curve, float]:
     return ("observation" if found.observation else "latent"), mean, floor
 
 
-def trusted_horizon(found: Drift, threshold: float = 0.5, negligible: float = 0.1) -> int:
+def trusted_horizon(found: Drift, threshold: float = 0.5, negligible: float = 0.2) -> int:
     """Return the largest measured horizon h up to which the dream can be trusted; 0: none.
 
     Every measured horizon k <= h must satisfy both, with error the mean over observation
     fields (over view fields where the model shows no observations):
-    1. error(k) < ``threshold`` (in standard deviations of the data), and
+    1. error(k) < ``threshold`` (in standard deviations of the data; 0.5 leaves a quarter of
+       the variance unexplained), and
     2. error(k) <= min(copy-last(k), linear(k)), or error(k) - floor <= ``negligible``,
-       where floor is the model's error of showing the present (k = 0).
+       where floor is the model's error of showing the present (k = 0; 0.2 is a twenty-fifth
+       of the variance).
     The second half of 2 is there because over a step or two of smooth motion no model
     beats a straight line, and the difference does not matter.
     """

@@ -30,15 +30,18 @@ section { background: var(--card); border: 1px solid var(--rule); border-radius:
 .verdict.plain { border-left-color: var(--a); }
 .tag { color: var(--bad); font-weight: 600; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: 6px 12px; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+th, td { text-align: right; padding: 6px 12px; border-bottom: 1px solid var(--rule);
+  white-space: pre; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; } th { font-weight: 600; color: var(--soft); }
 tr:last-child td { border-bottom: 0; } td.words { white-space: normal; text-align: left; overflow-wrap: anywhere; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(380px, 1fr)); gap: 18px; }
 @media (max-width: 460px) { .pair { grid-template-columns: 1fr; } }
 figure { margin: 0; } figcaption { color: var(--soft); font-size: .86rem; margin-top: 6px; }
-.chart { width: 100%; height: auto; display: block; } .chart text { fill: var(--soft); font-size: 12px; }
+.chart { width: 100%; max-width: 720px; height: auto; display: block; }
+.chart text { fill: var(--soft); font-size: 12px; }
 .chart .end { text-anchor: end; } .chart .middle { text-anchor: middle; } .chart .label { font-size: 12.5px; }
-.chart .word { fill: var(--text); } .grid { stroke: var(--rule); } .axis { stroke: var(--soft); }
+.chart .word { fill: var(--text); paint-order: stroke; stroke: var(--card); stroke-width: 4px; }
+.grid { stroke: var(--rule); } .axis { stroke: var(--soft); }
 .mark { stroke: var(--text); stroke-dasharray: 2 4; } .band { fill: var(--band); }
 .line { fill: none; stroke-width: 2.4; stroke-linejoin: round; stroke-linecap: round; }
 .line.a { stroke: var(--a); } .line.b { stroke: var(--b); stroke-dasharray: 8 5; }

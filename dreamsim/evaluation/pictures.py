@@ -25,8 +25,11 @@ def fit(frame: np.ndarray, height: int) -> np.ndarray:
         return frame.repeat(times, 0).repeat(times, 1)
     block = max(1, round(frame.shape[0] / height))
     rows, columns = frame.shape[0] // block, frame.shape[1] // block
-    blocks = frame[: rows * block, : columns * block].reshape(rows, block, columns, block, -1)
-    return np.rint(blocks.mean((1, 3))).astype(np.uint8)
+    cut = frame[: rows * block, : columns * block]
+    # Sums of whole numbers, rows first: several times faster than one mean over both axes.
+    total = cut.reshape(rows, block, columns * block, 3).sum(1, dtype=np.uint32)
+    total = total.reshape(rows, columns, block, 3).sum(2)
+    return ((total + block * block // 2) // (block * block)).astype(np.uint8)
 
 
 def difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:

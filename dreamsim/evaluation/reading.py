@@ -19,9 +19,14 @@ def number(value: float) -> str:
 
 def spread(found: Interval) -> str:
     """Return a mean with its interval."""
-    if found.count < 2:
+    if found.size < 2:
         return f"{number(found.mean)} (one value: no interval)"
     return f"{number(found.mean)} [{number(found.low)}, {number(found.high)}]"
+
+
+def steps(count: int) -> str:
+    """Return a number of steps in words."""
+    return f"{count} step" if count == 1 else f"{count} steps"
 
 
 def verdict(judgement: Judgement) -> str:
@@ -32,7 +37,7 @@ def verdict(judgement: Judgement) -> str:
     if judgement.trusted == furthest:
         return f"The dream can be trusted over all {furthest} steps that were measured."
     if judgement.trusted:
-        return f"The dream can be trusted for {judgement.trusted} steps, not for whole episodes."
+        return f"The dream can be trusted for {steps(judgement.trusted)}, not for whole episodes."
     return "The dream cannot be trusted: it already fails at the first step."
 
 
@@ -40,14 +45,14 @@ def reading(judgement: Judgement) -> list[str]:
     """Return plain sentences: reality, trusted horizon, exploitation gap, rewards and ends."""
     said = [*_reality(judgement)]
     if judgement.drift is not None:
-        said += [_horizon(judgement), *(_gap(row) for row in judgement.beside), *_rewards(judgement)]
-    return said
+        said += [_horizon(judgement), *(_gap(judgement, row) for row in judgement.beside), *_rewards(judgement)]
+    return said + _late(judgement)
 
 
 def text(judgement: Judgement) -> str:
     """Return the report for a terminal."""
     returns = interval(judgement.outcome.returns)
-    lines = [f"{judgement.task or 'task'}: {judgement.policy or 'policy'}, {returns.count} real episodes"]
+    lines = [f"{judgement.task or 'task'}: {judgement.policy or 'policy'}, {returns.size} real episodes"]
     lines += [f"  WARNING: {tag}" for tag in judgement.tags]
     lines += [f"  return   {spread(returns)}  middle half {number(returns.middle)}"]
     if judgement.outcome.successes is not None:
@@ -63,8 +68,8 @@ def text(judgement: Judgement) -> str:
         kind, curve, _ = overall(judgement.drift)
         lines += ["", f"  open-loop drift ({kind}, in standard deviations)"]
         lines += [f"  {'h':>7} {'windows':>8} {'dream':>8} {'copy':>8} {'line':>8}"]
-        for row in zip(judgement.drift.horizons, judgement.drift.counts, *curve, strict=True):
-            lines += [f"  {row[0]:>7} {row[1]:>8} {row[2]:>8.3f} {row[3]:>8.3f} {row[4]:>8.3f}"]
+        for h, windows, dream, copy, line in zip(judgement.drift.horizons, judgement.drift.counts, *curve, strict=True):
+            lines += [f"  {h:>7} {windows:>8} {dream:>8.3f} {copy:>8.3f} {line:>8.3f}"]
     lines += ["", *(f"  {sentence}" for sentence in [verdict(judgement), *reading(judgement)[1:]])]
     lines += [f"  note: {note}" for note in judgement.notes]
     return "\n".join(lines)
@@ -76,17 +81,17 @@ def success(judgement: Judgement) -> str:
     assert told is not None
     known = told[~np.isnan(told)]
     share = interval(known)
-    width = "" if share.count < 2 else f" [{share.low:.0%}, {share.high:.0%}]"
+    width = "" if share.size < 2 else f" [{share.low:.0%}, {share.high:.0%}]"
     silent = "" if len(known) == len(told) else f"; {len(told) - len(known)} episodes do not say"
     return f"{share.mean:.0%}{width} ({judgement.outcome.success_rule}{silent})"
 
 
 def _reality(judgement: Judgement) -> list[str]:
     returns = interval(judgement.outcome.returns)
-    if returns.count < 2:
+    if returns.size < 2:
         return [f"One real episode earned {number(returns.mean)}: too few to say how the policy usually does."]
     said = [
-        f"Over {returns.count} real episodes the policy earned {number(returns.mean)} on average; "
+        f"Over {returns.size} real episodes the policy earned {number(returns.mean)} on average; "
         f"the {returns.level:.0%} interval of that mean is {number(returns.low)} to {number(returns.high)}."
     ]
     if returns.high - returns.low > 0.4 * abs(returns.mean):
@@ -112,26 +117,33 @@ def _horizon(judgement: Judgement) -> str:
         name, best = ("saying that nothing changes", copy) if copy <= line else ("a straight line", line)
         why = f"{name} forecasts better ({number(best)} against {number(error)} standard deviations)"
     extra = f" Showing the present is already off by {number(floor)}." if floor > judgement.negligible else ""
-    kept = f"Given the real actions, its {what} hold for {limit} steps; " if limit else f"Its {what} do not hold: "
-    return f"{kept}at {failed} {'step' if failed == 1 else 'steps'} {why}.{extra}"
+    kept = f"Given the real actions, its {what} hold for {steps(limit)}; " if limit else f"Its {what} do not hold: "
+    return f"{kept}at {steps(failed)} {why}.{extra}"
 
 
-def _gap(row: Beside) -> str:
-    over = f"Over the first {row.horizon} steps"
-    usual = abs(float(row.real.mean()))
-    share = f", {abs(row.gap.mean) / usual:.0%} of what it really earns" if usual > 1e-9 else ""
-    amount = f"{number(abs(row.gap.mean))}{share}"
-    if row.gap.count < 2:
+def _gap(judgement: Judgement, row: Beside) -> str:
+    over = f"Over the first {steps(row.horizon)}" if row.horizon > 1 else "Over the first step"
+    rewards = np.concatenate([episode.reward for episode in judgement.outcome.episodes])
+    usual = max(abs(float(row.real.mean())), float(np.abs(rewards).mean()) * row.horizon, 1e-12)
+    share = abs(row.gap.mean) / usual
+    amount = f"{number(abs(row.gap.mean))} ({share:.0%} of what it really earns in so many steps)"
+    if row.gap.size < 2:
         return f"{over} dream and reality differ by {amount}; one episode cannot say whether by chance."
-    if usual > 1e-9 and abs(row.gap.mean) < 0.01 * usual:
+    if share < 0.01:
         return f"{over} the policy earns the same in the dream as in reality, within 1%."
-    if row.gap.low > 0:
-        return (
-            f"{over} the policy earns {amount}, too much in the dream: do not choose policies by dream returns there."
-        )
-    if row.gap.high < 0:
+    if row.gap.low <= 0 <= row.gap.high:
+        return f"{over} the gap of {amount} cannot be told from chance with {row.gap.size} episodes."
+    if row.gap.mean < 0:
         return f"{over} the dream is too pessimistic by {amount}."
-    return f"{over} the gap ({number(row.gap.mean)}) cannot be told from chance with {row.gap.count} episodes."
+    warning = ": do not choose policies by their return in this dream" if share > 0.1 else ""
+    return f"{over} the policy earns {amount} more in the dream than in reality{warning}."
+
+
+def _late(judgement: Judgement) -> list[str]:
+    usual = float(judgement.outcome.returns.mean())
+    means = [(delay, float(returns.mean())) for delay, returns in judgement.delayed.items()]
+    parts = [f"{number(mean)} with actions {steps(delay)} late" for delay, mean in means]
+    return [f"Instead of {number(usual)} it earns {' and '.join(parts)}."] if parts else []
 
 
 def _rewards(judgement: Judgement) -> list[str]:

@@ -61,6 +61,7 @@ def html(judgement: Judgement, films: Path) -> str:
         sections.leaving(judgement),
         sections.seen(judgement.film, films),
         sections.episodes(judgement),
+        sections.late(judgement),
         sections.learnt(judgement),
         sections.origin(judgement),
     ]
@@ -74,7 +75,8 @@ def _success_interval(judgement: Judgement) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple) and type(value) is not tuple:
-        return _plain(value._asdict())
+        named: Any = value
+        return _plain(named._asdict())
     if isinstance(value, dict):
         return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):

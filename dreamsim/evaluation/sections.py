@@ -15,7 +15,7 @@ from dreamsim.evaluation.intervals import interval
 from dreamsim.evaluation.judge import Judgement
 from dreamsim.evaluation.openloop import Curve, Drift, overall
 from dreamsim.evaluation.pictures import png
-from dreamsim.evaluation.reading import number, reading, spread, success, verdict
+from dreamsim.evaluation.reading import number, reading, spread, steps, success, verdict
 
 STRIP = 6  # pictures where no film can be written
 
@@ -26,22 +26,22 @@ def headline(judgement: Judgement) -> str:
     between = f"{returns.level:.0%} interval {number(returns.low)} to {number(returns.high)}"
     tiles = [
         page.tile(
-            number(returns.mean), "mean real return", between if returns.count > 1 else "one episode: no interval"
+            number(returns.mean), "mean real return", between if returns.size > 1 else "one episode: no interval"
         ),
-        page.tile(number(returns.middle), "interquartile mean", f"of {returns.count} episodes"),
+        page.tile(number(returns.middle), "interquartile mean", f"of {returns.size} episodes"),
     ]
     if judgement.outcome.successes is not None:
         share, _, rest = success(judgement).partition(" ")
         tiles.append(page.tile(share, "success", rest))
     if judgement.drift is not None:
         tiles.append(
-            page.tile(f"{judgement.trusted} steps", "trusted horizon", f"of {judgement.drift.horizons[-1]} measured")
+            page.tile(steps(judgement.trusted or 0), "trusted horizon", f"of {judgement.drift.horizons[-1]} measured")
         )
     if judgement.beside:
         last = judgement.beside[-1]
         name = f"exploitation gap, {last.horizon} steps"
         between = f"dream - real, {number(last.gap.low)} to {number(last.gap.high)}"
-        tiles.append(page.tile(number(last.gap.mean), name, between if last.gap.count > 1 else "one episode"))
+        tiles.append(page.tile(number(last.gap.mean), name, between if last.gap.size > 1 else "one episode"))
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
@@ -63,11 +63,9 @@ def side_by_side(judgement: Judgement) -> str:
         return ""
     rows = [
         (
-            row.name if row.name == f"{row.horizon} steps" else f"{row.name}: {row.horizon} steps",
+            row.name if row.name == f"{row.horizon} steps" else f"{row.name}: {steps(row.horizon)}",
             str(len(row.real)),
-            spread(interval(row.dream)),
-            spread(interval(row.real)),
-            spread(row.gap),
+            *(spread(found).replace(" ", "\n", 1) for found in (interval(row.dream), interval(row.real), row.gap)),
         )
         for row in judgement.beside
     ]
@@ -203,13 +201,26 @@ def episodes(judgement: Judgement) -> str:
     return page.section("Returns", page.figure(drawn, caption) + listed)
 
 
+def late(judgement: Judgement) -> str:
+    """Return what the policy earns when its actions come late; empty where it was not measured."""
+    if not judgement.delayed:
+        return ""
+    rows = [
+        (steps(delay), str(len(returns)), spread(interval(returns)))
+        for delay, returns in ({0: judgement.outcome.returns} | judgement.delayed).items()
+    ]
+    note = "The same episodes with every action applied that many steps late; on a robot some delay is certain."
+    body = page.table(("delay", "n", "real return"), rows) + page.paragraph(note, "soft small")
+    return page.section("If actions come late", body)
+
+
 def learnt(judgement: Judgement) -> str:
     """Return the learning curve of the run; empty where there is none."""
     if len(judgement.learning) < 2:
         return ""
-    steps, returns = zip(*judgement.learning, strict=True)
+    lived, returns = zip(*judgement.learning, strict=True)
     drawn = chart.lines(
-        [chart.Series("mean return while training", steps, returns, "a")],
+        [chart.Series("mean return while training", lived, returns, "a")],
         "environment steps",
         "return",
         "Learning curve",

@@ -100,7 +100,7 @@ def _at(obs: Obs, t: int) -> Obs:
     return tree.select(obs, (slice(None), t))
 
 
-def inside(model: WorldModel, policy: Policy, codec: Codec, view: Obs) -> tuple[WorldModel, Policy]:
+def inside(model: WorldModel, policy: Policy, codec: Codec, view: Obs) -> tuple[Any, Any]:
     """Return the model and the policy as ``imagine`` takes them, from a policy that acts on real observations.
 
     A policy that believes by this very model acts on its view of the belief, one that

@@ -126,6 +126,7 @@ def rewritten(tmp_path, members):
 CARTPOLE = Codec(*(getattr(gym.make("CartPole-v1"), name) for name in ("observation_space", "action_space")))
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_no_pickle_in_the_zip_is_ever_run(saved, tmp_path):
     trap = tmp_path / "sprung"
     data = json.loads(saved["data"])

@@ -6,7 +6,7 @@ from dreamsim.evaluation.intervals import interquartile_mean, interval
 
 def test_interval_of_equal_values_has_no_width():
     found = interval([3.0] * 7)
-    assert (found.mean, found.low, found.high, found.middle, found.count) == (3, 3, 3, 3, 7)
+    assert (found.mean, found.low, found.high, found.middle, found.size) == (3, 3, 3, 3, 7)
 
 
 def test_one_value_gives_no_interval():
