@@ -12,7 +12,9 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 from lightning.pytorch.loggers import Logger
 
 from dreamsim.options import Parser
-from dreamsim.training.metrics import MetricsFile
+from dreamsim.training.foresee import Foresee
+from dreamsim.training.losses import LossFile
+from dreamsim.training.start import DEFAULTS
 
 SAVED_CONFIG = "config.yaml"
 CHECKPOINT = "last.ckpt"
@@ -51,13 +53,7 @@ class Command(LightningCLI):
         """Build the trainer around the run folder."""
         options = self.config[self.subcommand]
         folder = Path(options["run"])
-        checkpoint = folder / CHECKPOINT
-        if options["resume"] and not checkpoint.is_file():
-            raise FileNotFoundError(f"{folder} has no {CHECKPOINT} to resume from; start it without --resume")
-        if self.subcommand == "fit" and not options["resume"] and checkpoint.is_file():
-            raise FileExistsError(
-                f"{folder} already holds a run; continue it with --resume, or name another folder with --run"
-            )
+        _check_folder(folder, starts=self.subcommand == "fit" and not options["resume"])
         kwargs.setdefault("default_root_dir", str(folder))
         if self._get(self.config_init, "trainer").get("logger") in (None, True):
             kwargs["logger"] = _loggers(folder)
@@ -79,6 +75,7 @@ def learn(arguments: Sequence[str]) -> None:
         subclass_mode_model=True,
         subclass_mode_data=True,
         save_config_kwargs={"config_filename": SAVED_CONFIG, "overwrite": True},
+        trainer_defaults={**DEFAULTS, "logger": None, "callbacks": Foresee()},
         seed_everything_default=0,
         auto_configure_optimizers=False,
         parser_class=LearningParser,
@@ -102,7 +99,19 @@ def with_folder(arguments: list[str]) -> list[str]:
         arguments = [*arguments, "--run", run]
     elif config is None and (Path(run) / SAVED_CONFIG).is_file():
         arguments = [arguments[0], "--config", str(Path(run) / SAVED_CONFIG), *arguments[1:]]
+    if source := _value(arguments, "--from"):
+        arguments = [*arguments, f"--model.init_args.source={source}"]
     return arguments
+
+
+def _check_folder(folder: Path, starts: bool) -> None:
+    """Refuse to write a new run over an old one, and to continue one that has not saved yet."""
+    saved = (folder / CHECKPOINT).is_file()
+    if starts and (saved or (folder / "store").exists()):
+        cure = f"continue it with --run {folder} --resume" if saved else "it never saved: delete it"
+        raise FileExistsError(f"{folder} already holds a run; {cure}, or name another folder with --run")
+    if not starts and not saved:
+        raise FileNotFoundError(f"{folder} has no {CHECKPOINT} to go on from; start the run without --resume")
 
 
 def _free(folder: Path) -> Path:
@@ -125,7 +134,7 @@ def _value(arguments: list[str], option: str) -> str | None:
 
 
 def _loggers(folder: Path) -> list[Logger]:
-    loggers: list[Logger] = [MetricsFile(folder)]
+    loggers: list[Logger] = [LossFile(folder)]
     if importlib.util.find_spec("tensorboard") is not None:
         from lightning.pytorch.loggers import TensorBoardLogger
 

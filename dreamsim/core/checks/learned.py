@@ -78,28 +78,31 @@ def check_policy(policy: Any, view: spaces.Dict, action_space: spaces.Space, see
     ]
 
 
-def random_segment(observation_space: spaces.Dict, action_space: spaces.Space, seed: int = 0) -> Segment:
-    """Return four random windows of five steps, the last two of them partly padding."""
+def random_segment(
+    observation_space: spaces.Dict, action_space: spaces.Space, seed: int = 0, rows: int = ROWS, steps: int = STEPS
+) -> Segment:
+    """Return random windows (B, T) = (``rows``, ``steps``), the last two of them partly padding."""
     generator = torch.Generator().manual_seed(seed)
-    obs = {name: _random_values(part, generator) for name, part in observation_space.spaces.items()}
-    mask = torch.ones(ROWS, STEPS)
-    mask[-2, 3:], mask[-1, 1:] = 0, 0
-    kept = torch.cat([torch.ones(ROWS, 1), mask], 1)
+    shape = (rows, steps + 1)
+    obs = {name: _random_values(part, shape, generator) for name, part in observation_space.spaces.items()}
+    mask = torch.ones(rows, steps)
+    mask[-2:-1, 3:], mask[-1:, 1:] = 0, 0
+    kept = torch.cat([torch.ones(rows, 1), mask], 1)
     size = int(action_space.n) if isinstance(action_space, spaces.Discrete) else int(np.prod(action_space.shape or ()))
     if isinstance(action_space, spaces.Discrete):
-        choice = torch.randint(size, (ROWS, STEPS), generator=generator)
+        choice = torch.randint(size, (rows, steps), generator=generator)
         action = nn.functional.one_hot(choice, size).float()
     else:
-        action = torch.rand(ROWS, STEPS, size, generator=generator) * 2 - 1
+        action = torch.rand(rows, steps, size, generator=generator) * 2 - 1
     return Segment(
         obs={name: value * _wide(kept, value).to(value.dtype) for name, value in obs.items()},
         action=action * mask[..., None],
-        reward=torch.randn(ROWS, STEPS, generator=generator) * mask,
-        terminated=torch.zeros(ROWS, STEPS, dtype=torch.bool),
+        reward=torch.randn(rows, steps, generator=generator) * mask,
+        terminated=torch.zeros(rows, steps, dtype=torch.bool),
         mask=mask,
         trace={},
         before=None,
-        index=torch.zeros(ROWS, 2, dtype=torch.int64),
+        index=torch.zeros(rows, 2, dtype=torch.int64),
     )
 
 
@@ -283,8 +286,8 @@ def _check_action(action: Tensor, space: spaces.Space) -> None:
         )
 
 
-def _random_values(part: spaces.Space, generator: torch.Generator) -> Tensor:
-    shape = (ROWS, STEPS + 1, *(part.shape or ()))
+def _random_values(part: spaces.Space, lead: tuple[int, int], generator: torch.Generator) -> Tensor:
+    shape = (*lead, *(part.shape or ()))
     if part.dtype == np.uint8:
         return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
     assert isinstance(part, spaces.Box)

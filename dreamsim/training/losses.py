@@ -1,4 +1,4 @@
-"""Metrics of a run as one CSV file that survives a resume."""
+"""What a run logs on its way, as one CSV file that survives a resume."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 
-class MetricsFile(Logger):
-    """Writes ``metrics.csv``: one row per call, columns joined as they appear, empty where a row has no value.
+class LossFile(Logger):
+    """Writes ``losses.csv``: one row per call, columns joined as they appear, empty where a row has no value.
 
     A resumed run goes on in the same file: rows of the stopped process at or after the step
     where it continues are dropped first, for they are about to be repeated.
@@ -21,7 +21,7 @@ class MetricsFile(Logger):
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
-        self.file = Path(folder) / "metrics.csv"
+        self.file = Path(folder) / "losses.csv"
         self._rows: list[dict[str, Any]] | None = None
         self._columns: list[str] = []
 
