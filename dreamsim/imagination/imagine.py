@@ -117,8 +117,16 @@ class Greedy(nn.Module):
         return choose(view, memory, first, applied)
 
 
+def random_action(like: Tensor, discrete: bool) -> Tensor:
+    """Return random actions shaped as ``like`` (B, A): one-hot, or uniform in [-1, 1]."""
+    if discrete:
+        choice = torch.randint(like.shape[-1], like.shape[:1], device=like.device)
+        return nn.functional.one_hot(choice, like.shape[-1]).to(like.dtype)
+    return torch.rand_like(like) * 2 - 1
+
+
 class Uniform(nn.Module):
-    """Acts at random: uniform in [-1, 1], or a uniform one-hot choice."""
+    """Acts at random: uniform in [-1, 1], or a uniform one-hot choice (``discrete``)."""
 
     def __init__(self, action_size: int, discrete: bool = False) -> None:
         super().__init__()
@@ -127,8 +135,5 @@ class Uniform(nn.Module):
 
     def act(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
         """Return random actions (B, A)."""
-        size = tree.batch_size(view)
-        if self.discrete:
-            choice = torch.randint(self.action_size, (size,))
-            return Act(nn.functional.one_hot(choice, self.action_size).float())
-        return Act(torch.rand(size, self.action_size) * 2 - 1)
+        leaf = next(tree.leaves(view))
+        return Act(random_action(torch.empty(len(leaf), self.action_size, device=leaf.device), self.discrete))

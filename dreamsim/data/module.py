@@ -1,0 +1,200 @@
+"""Where batches come from, for Lightning: experience that arrives, and recordings that are there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import lightning
+import numpy as np
+import torch
+
+from dreamsim.core.protocols import Policy
+from dreamsim.core.random import derive_seed
+from dreamsim.core.types import Episode, Segment
+from dreamsim.data.collect import Collector
+from dreamsim.data.replay import Replay
+from dreamsim.data.store import Store
+from dreamsim.envs.adapt import vectorise
+
+
+class Experience(lightning.LightningDataModule):
+    """An environment, what was lived in it, and the batches learned from it.
+
+    Args:
+        env: makes one raw environment, for example ``dreamsim.envs.control.DeepMindControl``.
+        env_steps: environment steps of the whole run, action repeat counted.
+        warmup: environment steps before learning begins, taken by the exploring policy's noise alone.
+        envs: environments stepped together.
+        processes: processes that step them; 0: in this one, the fastest for cheap environments.
+        updates: gradient steps per environment step.
+        batch: windows a gradient step learns from.
+        length: steps of a window (T).
+        capacity: steps held in memory (an action repeated is one step); 0: the whole run.
+        vector_steps: steps of all environments between two rounds of learning.
+        evaluate_every: environment steps between evaluations.
+        evaluate_episodes: episodes of an evaluation.
+        keep_every: environment steps between checkpoints.
+    """
+
+    def __init__(
+        self,
+        env: Callable[[], gym.Env],
+        env_steps: int = 100_000,
+        warmup: int = 4_000,
+        envs: int = 4,
+        processes: int = 0,
+        updates: float = 0.25,
+        batch: int = 64,
+        length: int = 3,
+        capacity: int = 0,
+        vector_steps: int = 16,
+        evaluate_every: int = 10_000,
+        evaluate_episodes: int = 10,
+        keep_every: int = 10_000,
+    ) -> None:
+        super().__init__()
+        self.env, self.env_steps, self.warmup = env, env_steps, warmup
+        self.env_count, self.processes, self.updates = envs, processes, updates
+        self.batch, self.length, self.vector_steps = batch, length, vector_steps
+        self.evaluate_every, self.evaluate_episodes, self.keep_every = evaluate_every, evaluate_episodes, keep_every
+        self._asked_capacity = capacity
+        self._counted = 0  # environment steps that updates were already reckoned for
+        self._debt = 0.0  # updates owed
+        self._ready = False
+
+    def setup(self, stage: str) -> None:
+        """Make environments, replay and store. The seed is the one Lightning's ``seed_everything`` set."""
+        if self._ready:
+            return
+        self._ready = True
+        seed = torch.initial_seed() & 0x7FFFFFFF
+        self.envs = vectorise(self.env, self.env_count, self.processes)
+        self.codec = self.envs.codec
+        self.repeat = int(self.envs.metadata.get("action_repeat", 1))
+        self.capacity = self._asked_capacity or math.ceil(self.env_steps / self.repeat) + self.per_round
+        self.replay = Replay(
+            self.capacity, self.codec.observation_space, self.codec.action_size, seed=derive_seed(seed, "replay")
+        )
+        self.collector = Collector(self.envs, self.codec, seed=derive_seed(seed, "collect"))
+        self._judging = vectorise(self.env, min(self.evaluate_episodes, 10), self.processes)
+        self.judge = Collector(self._judging, self.codec, seed=derive_seed(seed, "judge"))
+        self.store = self._open_store()
+
+    @property
+    def per_round(self) -> int:
+        """Steps that one round collects, an action repeated being one."""
+        return self.vector_steps * self.env_count
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of collecting and learning in the whole run."""
+        return math.ceil(self.env_steps / (self.per_round * self.repeat))
+
+    def bytes_needed(self) -> int:
+        """Return the exact memory of the replay when full."""
+        return Replay.bytes_needed(self.capacity, self.codec.observation_space, self.codec.action_size)
+
+    def gather(self, policy: Policy) -> list[Episode]:
+        """Live through one round of vector steps; store and remember the episodes that ended."""
+        try:
+            episodes = self.collector.collect(policy, self.vector_steps)
+        finally:
+            for episode in self.collector.finished:
+                self._remember(episode)
+        for episode in episodes:
+            self._remember(episode)
+        return episodes
+
+    def evaluate(self, policy: Policy) -> np.ndarray:
+        """Return the returns (N,) of ``evaluate_episodes`` episodes, begun from the same seeds each time."""
+        episodes = self.judge.episodes(policy, self.evaluate_episodes)
+        return np.array([float(np.sum(episode.reward)) for episode in episodes])
+
+    def draw(self) -> Iterator[Segment]:
+        """Yield the batches owed for the environment steps taken since the last call."""
+        for _ in range(self._owed()):
+            yield self.replay.sample(self.batch, self.length)
+
+    def train_dataloader(self) -> Rounds:
+        """Return the run's rounds."""
+        return Rounds(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the instant: collector, replay cursor and updates owed. What was lived is in the store."""
+        self.store.flush()
+        return {
+            "collector": self.collector.state_dict(),
+            "replay": self.replay.state_dict(),
+            "counted": self._counted,
+            "debt": self._debt,
+            "stored": len(self.store),
+            "beliefs": self.replay.beliefs(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go back to that instant: later episodes go to the store's ``orphans``, slots repeat their actions."""
+        self.store.cut(state_dict["stored"])
+        self.replay.rebuild(state_dict["replay"], self.store, self.codec.scale)
+        self.saved_beliefs = state_dict["beliefs"]
+        self._counted, self._debt = state_dict["counted"], state_dict["debt"]
+        self.collector.load_state_dict(state_dict["collector"])
+
+    def teardown(self, stage: str) -> None:
+        """Close environments and store."""
+        if self._ready:
+            self.envs.close()
+            self._judging.close()
+            self.store.close()
+            self._ready = False
+
+    def _owed(self) -> int:
+        new = self.collector.env_steps - self._counted
+        self._counted = self.collector.env_steps
+        if self.replay.episodes and self.collector.env_steps > self.warmup:
+            self._debt += self.updates * new
+        owed = int(self._debt)
+        self._debt -= owed
+        return owed
+
+    def _remember(self, episode: Episode) -> None:
+        self.store.append(episode)
+        self.replay.add(episode, self.codec.scale)
+
+    def _open_store(self) -> Store:
+        folder = Path(self.trainer.default_root_dir) / "store"
+        if (folder / "store.json").exists():
+            return Store(folder)
+        rate = self._judging.metadata.get("render_fps")
+        return Store.create(folder, self.codec.raw_observation_space, self.codec.raw_action_space, rate=rate)
+
+
+class Rounds:
+    """The rounds of a run as a loader: each item draws its batches only when it is iterated.
+
+    It has a length, so that Lightning takes no item before it is needed.
+    """
+
+    def __init__(self, experience: Experience) -> None:
+        self.experience = experience
+
+    def __len__(self) -> int:
+        return self.experience.rounds
+
+    def __iter__(self) -> Iterator[Draws]:
+        done = self.experience.collector.env_steps // (self.experience.per_round * self.experience.repeat)
+        for _ in range(done, len(self)):
+            yield Draws(self.experience)
+
+
+class Draws:
+    """The batches of one round, drawn while they are iterated."""
+
+    def __init__(self, experience: Experience) -> None:
+        self.experience = experience
+
+    def __iter__(self) -> Iterator[Segment]:
+        return self.experience.draw()

@@ -1,0 +1,61 @@
+"""Many small parameters as one long vector, so that an optimiser step is one operation, not hundreds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Flat:
+    """Parameters whose values and gradients are views into one vector each.
+
+    Values are unchanged; modules go on using their own parameters. Measured on two cores
+    at the main job's size: clipping, Adam, averaging and target copies together cost a
+    fifth of what they cost parameter by parameter. Do it after the modules have moved to
+    their device. A parameter may belong to one Flat only.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        if not self.parameters:
+            raise ValueError("nothing to learn: none of these parameters requires a gradient")
+        first = self.parameters[0]
+        if any(p.dtype != first.dtype or p.device != first.device for p in self.parameters):
+            raise ValueError("parameters of one group must share device and dtype")
+        size = sum(p.numel() for p in self.parameters)
+        self.value = nn.Parameter(torch.empty(size, dtype=first.dtype, device=first.device))
+        self.value.grad = torch.zeros_like(self.value)
+        for parameter, value, grad in zip(self.parameters, self._cut(self.value.data), self._cut(self.value.grad), strict=True):
+            value.copy_(parameter.data)
+            parameter.data = value
+            parameter.grad = grad
+
+    def hold(self) -> None:
+        """Take the gradients back after someone set them to None (Lightning does before it starts)."""
+        assert self.value.grad is not None
+        if self.parameters[0].grad is None:
+            for parameter, grad in zip(self.parameters, self._cut(self.value.grad), strict=True):
+                parameter.grad = grad
+
+    @property
+    def grad(self) -> Tensor:
+        """The gradient (N,)."""
+        assert self.value.grad is not None
+        return self.value.grad
+
+    def _cut(self, vector: Tensor) -> list[Tensor]:
+        pieces = torch.split(vector, [p.numel() for p in self.parameters])
+        return [piece.view_as(p) for piece, p in zip(pieces, self.parameters, strict=True)]
+
+
+def flatten(module: nn.Module) -> Tensor:
+    """Make a module's parameters, in place, views into the one vector (N,) that is returned; no gradients."""
+    parameters = list(module.parameters())
+    vector = torch.cat([p.data.flatten() for p in parameters])
+    start = 0
+    for parameter in parameters:
+        parameter.data = vector[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+    return vector

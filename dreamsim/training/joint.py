@@ -1,0 +1,234 @@
+"""World model and policy trained together while new experience arrives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from dreamsim.core import tree
+from dreamsim.core.random import derive_seed
+from dreamsim.core.run import describe, load, save, view_space
+from dreamsim.data.module import Draws, Experience
+from dreamsim.imagination.explore import Explorer, Noisy, Sampled
+from dreamsim.imagination.imagine import Believer, Greedy
+from dreamsim.training.callbacks import Collect, Evaluate, Keep, Progress
+from dreamsim.training.learner import Learner, run_round
+
+Factory = Callable[[spaces.Dict, spaces.Space], nn.Module]
+
+
+class FitJoint(lightning.LightningModule):
+    """Alternates rounds of living and learning; one Lightning batch is one round.
+
+    Args:
+        model: makes the world model from observation and action space.
+        policy: makes the policy from the model's view space and the action space.
+        objective: makes what judges and improves the policy, from the same two spaces.
+        explore: wraps the policy for collecting; None: ``Noisy`` in a Box, ``Sampled`` in a Discrete space.
+        planner: makes the planner that ``evaluate`` acts by from (model, policy); None: the policy acts.
+        optimiser: makes the optimiser from parameter groups; None: fused Adam.
+        average: share kept of the averaged policy at each gradient step; that policy is evaluated and saved.
+        cool_from: share of the run after which the learning rate falls, linearly.
+        cool_to: share of the learning rate at the end of the run.
+        source: run folder whose model the run starts from; None: new weights.
+    """
+
+    def __init__(
+        self,
+        model: Factory,
+        policy: Factory,
+        objective: Factory,
+        explore: Callable[[nn.Module], Explorer] | None = None,
+        planner: Callable[[nn.Module, nn.Module], nn.Module] | None = None,
+        optimiser: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
+        average: float = 0.998,
+        cool_from: float = 0.5,
+        cool_to: float = 0.05,
+        source: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self._make_model, self._make_policy, self._make_objective = model, policy, objective
+        self._explore, self._planner, self._optimiser = explore, planner, optimiser
+        self.average, self.cool_from, self.cool_to, self.source = average, cool_from, cool_to, source
+        self.gradient_steps, self.imagined_steps = 0, 0
+        self.seconds: dict[str, float] = {}  # wall time by phase: environment, data, learn, imagine, evaluate
+        self._lived = 0.0  # seconds of training before this process
+        self.model: nn.Module | None = None
+
+    # --- building, once the spaces are known
+
+    def setup(self, stage: str) -> None:
+        """Build model, policy and objective for the data module's spaces."""
+        if self.model is not None:
+            return
+        codec = self.experience.codec
+        self.model = self._make_model(codec.observation_space, codec.action_space)
+        if self.source is not None:
+            _copy_model(self.source, self.model)
+        view = view_space(self.model, codec.observation_space)
+        self.policy = self._make_policy(view, codec.action_space)
+        self.objective = self._make_objective(view, codec.action_space)
+        self.explorer = self._make_explorer(codec.action_space)
+        self.seed = torch.initial_seed() & 0x7FFFFFFF
+
+    def configure_callbacks(self) -> list[lightning.Callback]:
+        """Collect, evaluate and keep between rounds, and show how far the run is."""
+        return [Collect(), Evaluate(), Keep(), Progress()]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Build the learner, now that the weights are on their device, and return its optimiser."""
+        self.learner = Learner(
+            self.model,
+            self.policy,
+            self.objective,
+            optimiser=self._optimiser,
+            average=self.average,
+            seed=derive_seed(self.seed, "learn"),
+            device=self.device,
+        )
+        self.collecting = Believer(self.model, self.explorer)
+        return self.learner.optimiser
+
+    @property
+    def experience(self) -> Experience:
+        """The run's data module."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, Experience):
+            raise TypeError(f"FitJoint learns from dreamsim.data.module.Experience, got {type(data).__name__}")
+        return data
+
+    @property
+    def actor(self) -> nn.Module:
+        """The averaged policy acting without randomness on real observations."""
+        return Believer(self.model, Greedy(self.learner.steady))
+
+    # --- learning
+
+    def training_step(self, batch: Draws, index: int) -> None:
+        """Learn from the batches owed for what was just lived."""
+        progress = self.progress
+        self.learner.set_rate(_cooled(progress, self.cool_from, self.cool_to))
+        report = run_round(self.learner, (tree.to(b, self.device) for b in batch), self.experience.replay.write)
+        self.gradient_steps += report.gradient_steps
+        self.imagined_steps += report.imagined_steps
+        for phase, seconds in report.seconds.items():
+            self.spend(phase, seconds)
+        if report.metrics:
+            self.trainer.logger and self.trainer.logger.log_metrics(report.metrics, self.experience.collector.env_steps)
+
+    @property
+    def progress(self) -> float:
+        """Share of the run's environment steps that are taken."""
+        return min(1.0, self.experience.collector.env_steps / self.experience.env_steps)
+
+    def anneal(self) -> None:
+        """Tell the explorer how far the run is."""
+        self.explorer.anneal(self.progress, self.gradient_steps == 0)
+
+    def spend(self, phase: str, seconds: float) -> None:
+        """Add wall time to a phase."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+    # --- time and keeping
+
+    def on_train_start(self) -> None:
+        """Start the clock."""
+        self._began = time.perf_counter()
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of training so far, those before a resume included."""
+        return self._lived + time.perf_counter() - self._began
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add counters, random numbers and the averaged policy: with Lightning's part, the whole instant."""
+        checkpoint["dreamsim"] = {
+            "gradient_steps": self.gradient_steps,
+            "imagined_steps": self.imagined_steps,
+            "seconds": dict(self.seconds),
+            "wall_s": self.wall_s,
+            "stream": self.learner.stream.state_dict(),
+            "steady": {name: value.clone() for name, value in self.learner.steady.state_dict().items()},
+            "global_random": torch.get_rng_state(),
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Remember what the learner is given once it exists."""
+        self._saved = checkpoint["dreamsim"]
+        self.gradient_steps, self.imagined_steps = self._saved["gradient_steps"], self._saved["imagined_steps"]
+        self.seconds, self._lived = dict(self._saved["seconds"]), self._saved["wall_s"]
+
+    def on_fit_start(self) -> None:
+        """Give a resumed learner its random numbers, averaged policy and stored beliefs."""
+        saved = self.__dict__.pop("_saved", None)
+        if saved is None:
+            return
+        self.learner.stream.load_state_dict(saved["stream"])
+        self.learner.steady.load_state_dict(saved["steady"])
+        torch.set_rng_state(saved["global_random"].cpu())
+        if self.experience.saved_beliefs:
+            obs = {name: torch.zeros((1, *part.shape)) for name, part in self.experience.codec.observation_space.items()}
+            self.experience.replay.load_beliefs(self.experience.saved_beliefs, self.model.start(tree.to(obs, self.device)))
+
+    def save_run(self, folder: Path, about: dict[str, Any]) -> None:
+        """Write what others load: ``run.json`` and ``model.safetensors``."""
+        parts = {
+            "model": describe(self._make_model),
+            "policy": describe(self._make_policy),
+            "objective": describe(self._make_objective),
+            "environment": describe(self.experience.env),
+        }
+        if self._planner is not None:
+            parts["planner"] = describe(self._planner)
+        codec = self.experience.codec
+        save(
+            folder,
+            model=self.model,
+            policy=self.learner.steady,
+            observation_space=codec.raw_observation_space,
+            action_space=codec.raw_action_space,
+            parts=parts,
+            about={"seed": self.seed, "action_repeat": self.experience.repeat, **self.counters(), **about},
+        )
+
+    def counters(self) -> dict[str, Any]:
+        """Return the run's counters and clocks."""
+        return {
+            "env_steps": self.experience.collector.env_steps,
+            "gradient_steps": self.gradient_steps,
+            "imagined_steps": self.imagined_steps,
+            "wall_s": round(self.wall_s, 2),
+            "seconds": {phase: round(value, 2) for phase, value in self.seconds.items()},
+        }
+
+    def _make_explorer(self, action_space: spaces.Space) -> Explorer:
+        if self._explore is not None:
+            return self._explore(self.policy)
+        if isinstance(action_space, spaces.Discrete):
+            return Sampled(self.policy, discrete=True)
+        return Noisy(self.policy)
+
+
+def _cooled(progress: float, start: float, end: float) -> float:
+    """Return the share of the learning rate at ``progress``: 1 until ``start``, then linearly to ``end``."""
+    if progress <= start:
+        return 1.0
+    return 1.0 + (end - 1.0) * (progress - start) / (1.0 - start)
+
+
+def _copy_model(source: str, model: nn.Module) -> None:
+    run = load(source)
+    if type(run.model) is not type(model):
+        raise ValueError(
+            f"{source} holds a {type(run.model).__name__}, this run builds a {type(model).__name__}; "
+            "name the same model in the config"
+        )
+    model.load_state_dict(run.model.state_dict())

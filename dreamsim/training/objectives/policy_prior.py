@@ -1,0 +1,168 @@
+"""TD-MPC2's critics and policy prior, and the policy trained by imagined value gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from dreamsim.core import tree
+from dreamsim.core.types import Learned, Obs, Segment
+from dreamsim.imagination.imagine import imagine
+from dreamsim.training.objectives.protocol import Judged
+
+
+class PolicyPrior(nn.Module):
+    """Temporal-difference critics on the model's latents and a policy that ascends them.
+
+    With ``imagined`` = 0 this is TD-MPC2: the policy maximises Q(z, pi(z)) / scale plus
+    entropy on the latents of the batch. With ``imagined`` = H > 0 it maximises
+    sum_{k<H} d^k r(z_k, a_k) + d^H Q(z_H, a_H) along H steps dreamt by the frozen model
+    from real latents, gradients flowing through the dynamics (stochastic value gradients,
+    Heess et al. 2015; Dreamer, Hafner et al. 2020). Nothing plans while learning.
+
+    Critic targets are r + d (1 - terminated) min over two random target critics of Q(z', pi(z')).
+    Source: TD-MPC2, equations 3 to 6 and the released code.
+    """
+
+    def __init__(
+        self,
+        view_space: spaces.Dict,
+        action_space: spaces.Space,
+        critic: Callable[[spaces.Dict, int], nn.Module],
+        discount: float = 0.99,
+        rate: float = 3e-4,
+        encoder_rate: float = 0.3,
+        clip: float = 20.0,
+        target_rate: float = 0.01,
+        decay: float = 0.5,
+        value: float = 0.1,
+        entropy: float = 1e-4,
+        imagined: int = 0,
+    ) -> None:
+        super().__init__()
+        action_size = int(action_space.n) if isinstance(action_space, spaces.Discrete) else action_space.shape[0]
+        self.critic = critic(view_space, action_size)
+        self.target = deepcopy(self.critic).requires_grad_(False)
+        self.scale = RunningScale(target_rate)
+        self.discount, self.rate, self.encoder_rate, self.clip = discount, rate, encoder_rate, clip
+        self.target_rate, self.decay, self.value, self.entropy = target_rate, decay, value, entropy
+        self.imagined = imagined
+
+    def groups(self, model: Any, policy: Any) -> list[dict[str, Any]]:
+        """Encoder at a fraction of the rate, the rest of the model with the critics, the policy apart."""
+        encoder = list(model.encoder.parameters())
+        known = {id(p) for p in encoder}
+        rest = [p for p in model.parameters() if id(p) not in known]
+        shared = {"clip": self.clip, "clip_name": "model"}
+        return [
+            {"name": "encoder", "params": encoder, "lr": self.rate * self.encoder_rate, **shared},
+            {"name": "model", "params": rest, "lr": self.rate, **shared},
+            {"name": "critic", "params": list(self.critic.parameters()), "lr": self.rate, **shared},
+            {"name": "policy", "params": list(policy.parameters()), "lr": self.rate, "clip": self.clip, "clip_name": "policy"},
+        ]
+
+    def loss(self, model: Any, policy: Any, batch: Segment, learned: Learned) -> Judged:
+        """Return the critics' and the policy's losses on windows (B, T)."""
+        weight = self._weights(batch.mask)
+        now = model.view(tree.map(lambda leaf: leaf[:, :-1], learned.states))
+        real = model.view(tree.map(lambda leaf: leaf[:, 1:], learned.observed))
+        target = self._targets(policy, batch, real)
+        value = (self.critic.fit(now, batch.action, target).mean(0) * weight).sum()
+        improved, metrics = self._improve(model, policy, batch, learned)
+        losses = {"value": self.value * value, "policy": improved}
+        return Judged(losses, {"target": target.mean(), **metrics}, batch.action.shape[0] * self.imagined)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Move the target critics towards the critics."""
+        torch._foreach_lerp_(list(self.target.parameters()), list(self.critic.parameters()), self.target_rate)
+
+    def _targets(self, policy: Any, batch: Segment, following: Obs) -> Tensor:
+        with torch.no_grad():
+            value = self._few(self.target, following, policy.act(following).action).amin(0)
+            return batch.reward + self.discount * (~batch.terminated) * value
+
+    def _few(self, critic: Any, view: Obs, action: Tensor) -> Tensor:
+        """Return the values (2, ...) of two random critics."""
+        pair = torch.randperm(critic.members)[:2].tolist() if critic.members > 2 else None
+        return critic.value(view, action, pair)
+
+    def _improve(self, model: Any, policy: Any, batch: Segment, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
+        state, weight = self._starts(batch, learned)
+        with frozen(model, self.critic):
+            gain, entropy, alive, view = self._dream(model, policy, state)
+            last = policy.act(view)
+            gain = gain + alive * self._few(self.critic, view, last.action).mean(0)
+        entropy = entropy + alive * last.trace["entropy"]
+        self.scale.update(gain.detach())
+        loss = -((gain / self.scale.value + self.entropy * entropy) * weight).sum()
+        metrics = {"gain": gain.detach().mean(), "entropy": entropy.detach().mean(), "scale": self.scale.value.clone()}
+        return loss, metrics
+
+    def _dream(self, model: Any, policy: Any, state: Any) -> tuple[Any, Any, Any, Obs]:
+        """Return discounted reward and entropy (N,) of the imagined steps, the weight of what follows, and its view."""
+        if not self.imagined:
+            return 0.0, 0.0, 1.0, model.view(state)
+        dreamt = imagine(model, policy, state, self.imagined)
+        alive = torch.cumprod(self.discount * dreamt.proceed, 1)
+        before = torch.cat([torch.ones_like(alive[:, :1]), alive[:, :-1]], 1)
+        gain = (before * dreamt.reward).sum(1)
+        entropy = (before * dreamt.trace["entropy"]).sum(1)
+        return gain, entropy, alive[:, -1], {name: view[:, -1] for name, view in dreamt.view.items()}
+
+    def _starts(self, batch: Segment, learned: Learned) -> tuple[Any, Tensor]:
+        """Return latents (N, ...) to improve the policy in, and their weights (N,).
+
+        Without imagination all predicted latents of the windows, as TD-MPC2 does; with it
+        the first, real one, since later ones are near what is imagined from it.
+        """
+        if self.imagined:
+            state = tree.map(lambda leaf: leaf[:, 0], learned.observed)
+            return state, batch.mask[:, 0] / batch.mask[:, 0].sum().clamp(min=1)
+        state = tree.map(lambda leaf: leaf.detach().flatten(0, 1), learned.states)
+        return state, self._weights(torch.cat([batch.mask[:, :1], batch.mask], 1)).flatten()
+
+    def _weights(self, mask: Tensor) -> Tensor:
+        powers = self.decay ** torch.arange(mask.shape[1], device=mask.device, dtype=mask.dtype)
+        return mask * powers / mask.sum().clamp(min=1)
+
+
+class RunningScale(nn.Module):
+    """A running spread of values: the range from the 5th to the 95th percentile, at least 1.
+
+    Source: TD-MPC2's released code (rate 0.01); DreamerV3 has the same with another rate.
+    """
+
+    value: Tensor
+
+    def __init__(self, rate: float = 0.01) -> None:
+        super().__init__()
+        self.rate = rate
+        self.register_buffer("value", torch.ones(()))
+
+    @torch.no_grad()
+    def update(self, sample: Tensor) -> None:
+        """Move towards the spread of a sample (any shape)."""
+        flat = sample.flatten().sort().values
+        last = len(flat) - 1
+        spread = flat[round(0.95 * last)] - flat[round(0.05 * last)]
+        self.value.lerp_(spread.clamp(min=1.0), self.rate)
+
+
+@contextmanager
+def frozen(*modules: nn.Module) -> Iterator[None]:
+    """Let gradients flow through modules, but not into their parameters."""
+    parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)

@@ -1,0 +1,21 @@
+"""A Trainer set up for our modules; the CLI and the tests start runs by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+DEFAULTS: dict[str, Any] = {
+    "accelerator": "auto",
+    "devices": 1,
+    "max_epochs": 1,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+
+
+def trainer_defaults(folder: Path | str, **options: Any) -> dict[str, Any]:
+    """Return arguments for ``lightning.Trainer``: budgets, checkpoints and the bar are ours, the rest Lightning's."""
+    return {**DEFAULTS, "default_root_dir": str(folder), **options}

@@ -1,0 +1,141 @@
+"""Actors and critics: what acts on a view and what judges it. Built by import path from a config."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dreamsim.core.types import Act, Obs
+from worldmodels.heads import DiscreteRegression
+from worldmodels.nets import StackedMLP, mlp
+
+
+def features(view: Obs) -> Tensor:
+    """Return the parts of a view as one vector (..., F); a latent passes untouched."""
+    parts = list(view.values())
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def view_size(view_space: spaces.Dict) -> int:
+    """Return F of a view, or refuse a view with images."""
+    for name, part in view_space.spaces.items():
+        if len(part.shape or ()) != 1:
+            raise ValueError(f"this actor reads vectors; view {name!r} has shape {part.shape}. Choose one with an image encoder")
+    return sum(part.shape[0] for part in view_space.spaces.values())  # type: ignore[index, misc]
+
+
+class SquashedGaussian(nn.Module):
+    """TD-MPC2's stochastic policy: tanh of a normal whose log std lies in [low, high].
+
+    Acting gives gradients to the actor (reparameterised) and traces ``log_prob`` (...)
+    and ``entropy`` (...), the sample's own -log_prob times A, which is how the released code scales it.
+    """
+
+    def __init__(
+        self,
+        view_space: spaces.Dict,
+        action_space: spaces.Space,
+        width: int = 512,
+        layers: int = 2,
+        activation: str = "mish",
+        log_std_low: float = -10.0,
+        log_std_high: float = 2.0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(action_space, spaces.Box):
+            raise ValueError(f"SquashedGaussian acts in a Box, got {action_space}; use worldmodels.actors.Categorical")
+        self.net = mlp(view_size(view_space), [width] * layers, 2 * action_space.shape[0], activation)
+        self.low, self.span = log_std_low, log_std_high - log_std_low
+
+    def act(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
+        """Sample an action (..., A)."""
+        mean, log_std = self._normal(view)
+        noise = torch.randn_like(mean)
+        action = torch.tanh(torch.addcmul(mean, noise, log_std.exp()))
+        normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        squash = torch.log(F.relu(1 - action.square()) + 1e-6)
+        log_prob = (normal - squash).sum(-1)
+        return Act(action, None, {"log_prob": log_prob, "entropy": -mean.shape[-1] * log_prob})
+
+    def mode(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
+        """Return tanh of the mean."""
+        return Act(torch.tanh(self.net(features(view)).chunk(2, -1)[0]))
+
+    def _normal(self, view: Obs) -> tuple[Tensor, Tensor]:
+        mean, raw = self.net(features(view)).chunk(2, -1)
+        return mean, self.low + 0.5 * self.span * (torch.tanh(raw) + 1)
+
+
+class Categorical(nn.Module):
+    """A policy over Discrete actions: one-hot samples with straight-through gradients and 1 % uniform mix.
+
+    The uniform mix is DreamerV3's; the straight-through sample lets objectives that
+    differentiate through a model treat discrete and continuous actions alike.
+    """
+
+    def __init__(
+        self,
+        view_space: spaces.Dict,
+        action_space: spaces.Space,
+        width: int = 512,
+        layers: int = 2,
+        activation: str = "mish",
+        uniform: float = 0.01,
+    ) -> None:
+        super().__init__()
+        if not isinstance(action_space, spaces.Discrete):
+            raise ValueError(f"Categorical acts in a Discrete space, got {action_space}; use SquashedGaussian")
+        self.count = int(action_space.n)
+        self.uniform = uniform
+        self.net = mlp(view_size(view_space), [width] * layers, self.count, activation, zero=True)
+
+    def act(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
+        """Sample a one-hot action (..., A)."""
+        probs = self._probs(view)
+        log = probs.log()
+        gumbel = -torch.empty_like(probs).exponential_().log()
+        choice = F.one_hot((log + gumbel).argmax(-1), self.count).to(probs.dtype)
+        trace = {"log_prob": (choice * log).sum(-1), "entropy": -(probs * log).sum(-1)}
+        return Act(choice + probs - probs.detach(), None, trace)
+
+    def mode(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
+        """Return the likeliest action, one-hot."""
+        return Act(F.one_hot(self.net(features(view)).argmax(-1), self.count).float())
+
+    def _probs(self, view: Obs) -> Tensor:
+        probs = torch.softmax(self.net(features(view)), -1)
+        return (1 - self.uniform) * probs + self.uniform / self.count
+
+
+class QEnsemble(nn.Module):
+    """TD-MPC2's critics: N action values by discrete regression, run as one batched network."""
+
+    def __init__(
+        self,
+        view_space: spaces.Dict,
+        action_size: int,
+        members: int = 5,
+        width: int = 512,
+        activation: str = "mish",
+        dropout: float = 0.01,
+        bins: int = 101,
+        low: float = -10.0,
+        high: float = 10.0,
+    ) -> None:
+        super().__init__()
+        self.members = members
+        self.regression = DiscreteRegression(bins, low, high)
+        self.net = StackedMLP(members, view_size(view_space) + action_size, width, bins, activation, dropout)
+
+    def value(self, view: Obs, action: Tensor, members: list[int] | None = None) -> Tensor:
+        """Return the values (N, ...) of actions (..., A), of all members or those named."""
+        return self.regression.decode(self.net(torch.cat([features(view), action], -1), members))
+
+    def fit(self, view: Obs, action: Tensor, target: Tensor) -> Tensor:
+        """Return each member's loss (N, ...) against targets (...)."""
+        return self.regression.loss(self.net(torch.cat([features(view), action], -1)), target)
