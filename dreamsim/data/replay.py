@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,18 +21,9 @@ from torch import Tensor
 from dreamsim.core import tree
 from dreamsim.core.spaces import Scale
 from dreamsim.core.types import Episode, Segment, State
+from dreamsim.data.beliefs import Beliefs
 from dreamsim.data.coverage import Coverage
-from dreamsim.data.ring import Padded, Ring, Views, Whole
-
-
-class Before(NamedTuple):
-    """The beliefs at obs[0] that ``Replay.write`` stored, as ``Segment.before``.
-
-    A caller uses ``tree.where(before.known, before.state, model.start(first_obs))``.
-    """
-
-    state: State  # (B, ...), zero in rows without a stored belief
-    known: Tensor  # (B,) bool: False: nothing was stored for this row, use start
+from dreamsim.data.ring import Padded, Reader, Ring, Whole, allocate
 
 
 class Replay:
@@ -58,14 +49,13 @@ class Replay:
         self.device = torch.device(device)
         self._ring = Ring(capacity + 1)
         self._zero = capacity + 1  # the row that is always zero
-        self._views: Views = {}
+        self._reader = Reader()
         self._obs = {name: self._allocate(*_layout(name, space)) for name, space in observation_space.items()}
         self._action = self._allocate((action_size,), torch.float32)
         self._terminated = self._allocate((), torch.bool)
         self._reward: Tensor | None = None
         self._trace: dict[str, Tensor] = {}
-        self._belief: State | None = None
-        self._known: Tensor | None = None
+        self._beliefs: Beliefs | None = None
         self._generator = torch.Generator().manual_seed(seed)
 
     @property
@@ -130,8 +120,8 @@ class Replay:
             self._put(self._reward, window, episode.reward)
         for name, field in self._trace.items():
             self._put(field, window, episode.trace.get(name, 0))
-        if self._known is not None:
-            self._known[row : row + steps + 1] = False
+        if self._beliefs is not None:
+            self._beliefs.forget(slice(row, row + steps + 1))
         return self._ring.added - 1
 
     def sample(self, batch: int, length: int) -> Segment:
@@ -143,7 +133,10 @@ class Replay:
         return self._gather(*self._draw(batch, length), length)
 
     def sample_many(self, count: int, batch: int, length: int) -> list[Segment]:
-        """Draw what ``count`` calls of ``sample`` in a row would, gathered at once."""
+        """Draw what ``count`` calls of ``sample`` in a row would, gathered at once: faster for small windows.
+
+        Windows of images are as fast one batch after another, and take less memory so.
+        """
         drawn = self._gather(*self._draw(count * batch, length), length)
         parts = [slice(start, start + batch) for start in range(0, count * batch, batch)]
         return [tree.select(drawn, part) for part in parts]
@@ -154,19 +147,10 @@ class Replay:
         Where windows of a batch overlap, the later row of the batch counts. Rows beyond an
         episode's end and rows of episodes removed meanwhile are ignored.
         """
-        if self._belief is None:
-            self._belief = tree.map(lambda leaf: self._allocate(leaf.shape[2:], leaf.dtype), states)
-            self._known = torch.zeros_like(self._terminated)
-        assert self._known is not None
-        width = next(tree.leaves(states)).shape[1]
-        rows, place = (torch.from_numpy(n) for n in self._ring.observation_rows(index.cpu().numpy(), width))
-        rows = rows.to(self.device)
-
-        def store(field: Tensor, leaf: Tensor) -> None:
-            field[rows] = leaf.detach().flatten(0, 1)[place.to(leaf.device)].to(field)
-
-        tree.map(store, self._belief, states)
-        self._known[rows] = True
+        rows, place = self._ring.observation_rows(index.cpu().numpy(), next(tree.leaves(states)).shape[1])
+        if self._beliefs is None:
+            self._beliefs = Beliefs.like(states, self.capacity + 2, self.device)
+        self._beliefs.write(torch.from_numpy(rows), torch.from_numpy(place), states)
 
     def coverage(self, length: int) -> Coverage:
         """Report what windows of ``length`` steps reach, and their padding."""
@@ -207,44 +191,29 @@ class Replay:
                 "is the store of another run, or cut too far?"
             )
         self._ring = Ring(self.capacity + 1, state["first"], state["first_row"])
-        if self._known is not None:
-            self._known[:] = False
+        if self._beliefs is not None:
+            self._beliefs.forget(slice(None))
         for number in range(state["first"], state["added"]):
             self.add(episodes[number], scale)
         self.load_state_dict(state)
 
     def beliefs(self) -> list[Tensor]:
         """Return the stored beliefs as plain tensors (N, ...) for a checkpoint; empty before any write."""
-        rows = torch.from_numpy(self._ring.held_rows()).to(self.device)
-        fields = [] if self._known is None else [self._known, *tree.leaves(self._belief)]
-        return [field[rows].cpu() for field in fields]
+        return [] if self._beliefs is None else self._beliefs.save(torch.from_numpy(self._ring.held_rows()))
 
     def load_beliefs(self, saved: Sequence[Tensor], like: State) -> None:
         """Put back what ``beliefs`` returned; ``like`` is any state of the model, which gives the tree its shape."""
-        if not saved:
-            return
-        rows = torch.from_numpy(self._ring.held_rows()).to(self.device)
-        fields = [self._allocate(leaf.shape[1:], leaf.dtype) for leaf in saved]
-        for field, leaf in zip(fields, saved, strict=True):
-            field[rows] = leaf.to(field.device)
-        self._known, rest = fields[0], iter(fields[1:])
-        self._belief = tree.map(lambda _: next(rest), like)
+        if saved:
+            rows = torch.from_numpy(self._ring.held_rows())
+            self._beliefs = Beliefs.load(saved, like, rows, self.capacity + 2, self.device)
 
     def _allocate(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a field (capacity + 2, ...) whose last row is zero; memory is taken when rows are filled."""
-        shape = (self.capacity + 2, *shape)
-        if self.device.type == "cpu":  # numpy asks for huge pages: random reads miss the TLB far less often
-            size = math.prod(shape) * dtype.itemsize
-            field = torch.from_numpy(np.empty(size, np.uint8)).view(dtype).view(shape)
-        else:
-            field = torch.empty(shape, dtype=dtype, device=self.device)
-        field[-1] = 0
-        return field
+        return allocate(self.capacity + 2, shape, dtype, self.device)
 
     def _fields(self) -> Iterator[Tensor]:
-        yield from tree.leaves(
-            [self._obs, self._action, self._terminated, self._reward, self._trace, self._belief, self._known]
-        )
+        yield from tree.leaves([self._obs, self._action, self._terminated, self._reward, self._trace])
+        if self._beliefs is not None:
+            yield from tree.leaves([self._beliefs.state, self._beliefs.known])
 
     def _put(self, field: Tensor, window: slice, values: Any) -> None:
         field[window] = torch.from_numpy(np.array(values)).to(self.device)
@@ -289,9 +258,9 @@ class Replay:
         left = ring.steps[episode] - offset
         window: Whole | Padded
         if left.min() >= length:
-            window = Whole(start, length, self._views)
+            window = Whole(self._reader, start, length)
         else:
-            window = Padded(start, length, torch.from_numpy(left).to(self.device), self._zero)
+            window = Padded(self._reader, start, length, torch.from_numpy(left).to(self.device), self._zero)
         index = np.empty((len(left), 2), np.int64)
         index[:, 0], index[:, 1] = episode + ring.first, offset
         return Segment(
@@ -301,16 +270,9 @@ class Replay:
             terminated=window.read(self._terminated),
             mask=window.mask(),
             trace={name: window.read(field) for name, field in self._trace.items()},
-            before=self._before(start),
+            before=None if self._beliefs is None else self._beliefs.read(start),
             index=torch.from_numpy(index).to(self.device),
         )
-
-    def _before(self, start: Tensor) -> Before | None:
-        if self._known is None:
-            return None
-        known = self._known[start]
-        rows = torch.where(known, start, self._zero)
-        return Before(tree.map(lambda field: field.index_select(0, rows), self._belief), known)
 
 
 def _layout(name: str, space: spaces.Space) -> tuple[tuple[int, ...], torch.dtype]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -110,26 +111,41 @@ class Ring:
         self._begin, self._end = 0, held.shape[1]
 
 
-Views = dict[tuple[int, int], Tensor]
+def allocate(rows: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a field (rows, *shape) whose last row is zero; memory is taken as rows are filled."""
+    shape = (rows, *shape)
+    if device.type == "cpu":  # numpy asks for huge pages: random reads miss the TLB far less often
+        field = torch.from_numpy(np.empty(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+    else:
+        field = torch.empty(shape, dtype=dtype, device=device)
+    field[-1] = 0
+    return field
+
+
+class Reader:
+    """Copies runs of rows out of fields (rows, ...); keeps the views it reads through, which cost more to make."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[int, int], Callable[[Tensor], Tensor]] = {}
+
+    def read(self, field: Tensor, start: Tensor, width: int) -> Tensor:
+        """Return rows (B, width, ...) beginning at rows ``start`` (B,)."""
+        key = field.data_ptr(), width  # a view keeps its memory alive, so no other field can come to lie there
+        if key not in self._runs:
+            on_cpu = field.device.type == "cpu" and field[0].nbytes > 0
+            self._runs[key] = _runs_in_memory(field, width) if on_cpu else _runs_on_device(field, width)
+        return self._runs[key](start)
 
 
 class Whole:
-    """Reads windows of ``length`` steps, beginning at rows ``start`` (B,), that need no padding: one copy for each.
+    """Windows of ``length`` steps, beginning at rows ``start`` (B,), that need no padding: one copy for each."""
 
-    ``views`` keeps the overlapping views between draws; they cost more to make than to read.
-    """
-
-    def __init__(self, start: Tensor, length: int, views: Views) -> None:
-        self._start, self._length, self._views = start, length, views
+    def __init__(self, reader: Reader, start: Tensor, length: int) -> None:
+        self._reader, self._start, self._length = reader, start, length
 
     def read(self, field: Tensor, more: int = 0) -> Tensor:
         """Return rows (B, length + more, ...) of a field (rows, ...)."""
-        width = self._length + more
-        key = field.data_ptr(), width  # a view keeps its memory alive, so no other field can come to lie there
-        if key not in self._views:
-            shape = (len(field) - width + 1, width, *field.shape[1:])
-            self._views[key] = field.as_strided(shape, (field.stride(0), *field.stride()))
-        return self._views[key].index_select(0, self._start)
+        return self._reader.read(field, self._start, self._length + more)
 
     def mask(self) -> Tensor:
         """Return ones (B, length)."""
@@ -137,12 +153,13 @@ class Whole:
 
 
 class Padded:
-    """Reads windows of ``length`` steps of which only ``left`` (B,) are there; the rest is row ``zero``."""
+    """Windows of ``length`` steps of which only ``left`` (B,) are there; the rest is row ``zero``."""
 
-    def __init__(self, start: Tensor, length: int, left: Tensor, zero: int) -> None:
+    def __init__(self, reader: Reader, start: Tensor, length: int, left: Tensor, zero: int) -> None:
         time = torch.arange(length + 1, device=start.device)
-        self._real = time < left[:, None]
         rows = start[:, None] + time
+        self._reader = reader
+        self._real = time < left[:, None]
         self._rows = (
             torch.where(self._real, rows, zero)[:, :-1].reshape(-1),
             torch.where(time <= left[:, None], rows, zero).view(-1),
@@ -150,9 +167,29 @@ class Padded:
 
     def read(self, field: Tensor, more: int = 0) -> Tensor:
         """Return rows (B, length + more, ...); ``more`` is 1 for observations, which follow the last step, else 0."""
-        values = field.view(len(field), -1).index_select(0, self._rows[more])
+        values = self._reader.read(field, self._rows[more], 1)
         return values.view(len(self._real), -1, *field.shape[1:])
 
     def mask(self) -> Tensor:
         """Return (B, length): 1 a real step, 0 padding."""
         return self._real[:, :-1].float()
+
+
+def _runs_on_device(field: Tensor, width: int) -> Callable[[Tensor], Tensor]:
+    shape = (len(field) - width + 1, width, *field.shape[1:])
+    runs = field.as_strided(shape, (field.stride(0), *field.stride()))
+    return lambda start: runs.index_select(0, start)
+
+
+def _runs_in_memory(field: Tensor, width: int) -> Callable[[Tensor], Tensor]:
+    """As ``_runs_on_device``; a run is one opaque item to numpy, which copies items faster than torch rows."""
+    array, size = field.numpy(), field[0].nbytes
+    item = np.dtype((np.void, width * size))
+    runs = np.ndarray((len(field) - width + 1,), item, array, strides=(size,))
+    shape, dtype = (width, *field.shape[1:]), array.dtype
+
+    def read(start: Tensor) -> Tensor:
+        taken = runs[start.numpy()]
+        return torch.from_numpy(np.ndarray((len(taken), *shape), dtype, taken))
+
+    return read

@@ -53,7 +53,8 @@ class Windows(Dataset[Segment]):
         weights: np.ndarray | None = None,
         seed: int = 0,
     ) -> None:
-        self._episodes, self._codec, self._seed = episodes, codec, seed
+        self._episodes, self._seed = episodes, seed
+        self._space, self._scale = codec.observation_space, codec.scale
         self.length, self.batch = length, batch
         steps = _steps(episodes)
         chosen = np.arange(len(steps)) if only is None else np.unique(np.asarray(only, np.int64))
@@ -133,11 +134,11 @@ class Windows(Dataset[Segment]):
 
         observed = partial(_padded, begin=offset, count=steps + 1, length=self.length + 1)
         stepped = partial(_padded, begin=offset, count=steps, length=self.length)
-        first, space, real = self._first, self._codec.observation_space.spaces, np.dtype(np.float32)
+        first, space, real = self._first, self._space.spaces, np.dtype(np.float32)
         action = stepped([e.action for e in episodes], first.action, real)
         fields = {
             "obs": {n: observed([e.obs[n] for e in episodes], first.obs[n], part.dtype) for n, part in space.items()},
-            "action": np.where(mask[..., None], self._codec.scale.unit(action), np.float32(0)),
+            "action": np.where(mask[..., None], self._scale.unit(action), np.float32(0)),
             "reward": None if first.reward is None else stepped([e.reward for e in episodes], first.reward, real),
             "terminated": mask & ends[:, None] & (np.arange(self.length) == steps[:, None] - 1),
             "mask": mask.astype(np.float32),
