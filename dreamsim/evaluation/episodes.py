@@ -59,7 +59,9 @@ def evaluate_policy(
     envs = vectorise(make_env, count, processes)
     try:
         collector = Collector(envs, envs.codec, seed=seed, device=device)
-        with tqdm(total=_vector_steps(envs, episodes), desc="evaluating", delay=10, unit="step", leave=False) as bar:
+        with tqdm(
+            total=_vector_steps(envs, episodes), desc="evaluating", delay=10, mininterval=0.5, unit="step", leave=False
+        ) as bar:
             found = collector.episodes(_Watched(policy, bar, count), episodes)
     finally:
         envs.close()
