@@ -234,7 +234,9 @@ class Replay:
         _check_fields("field", {"action": self._action}, {"action": episode.action}, steps)
         if episode.reward is not None and np.shape(episode.reward) != (steps,):
             raise ValueError(f"an episode's reward has shape {np.shape(episode.reward)}, expected ({steps},)")
-        _check_fields("trace", {n: f for n, f in self._trace.items() if n in episode.trace}, episode.trace, steps)
+        for name, array in episode.trace.items():
+            like = self._trace[name] if name in self._trace else torch.from_numpy(np.array(array[:1]))
+            _check_fields("trace", {name: like}, episode.trace, steps)
         return steps
 
     def _start_fields(self, episode: Episode) -> None:

@@ -347,6 +347,7 @@ def test_a_known_step_is_read_back_field_by_field():
         ),
         ({"action": np.zeros((6, 3), np.float32)}, r"'action' of an episode has shape \(6, 3\), expected \(6, 2\)"),
         ({"reward": np.zeros(7)}, r"reward has shape \(7,\), expected \(6,\)"),
+        ({"trace": {"x": np.zeros((7, 2))}}, r"trace 'x' of an episode has shape \(7, 2\), expected \(6, 2\)"),
     ],
 )
 def test_misshapen_episodes_are_refused_and_change_nothing(change, message):
