@@ -71,7 +71,7 @@ def evaluate(
         seed,
         horizons,
         run,
-        task=str(judged.about.get("task", world)) if judged is not None else str(world),
+        task=str(world) if judged is None else _task(judged),
         policy_name=name,
         world_name="" if judged is None else str(judged.folder),
         codec=None if judged is None else judged.codec,
@@ -237,6 +237,13 @@ def _run(folder: str, device: str, needed: bool) -> Run | None:
     from dreamsim.core.run import load
 
     return load(folder, device)
+
+
+def _task(run: Run) -> str:
+    """Return what a run's environment is called: the names among its arguments, else its class."""
+    description = run.parts.get("environment", {"class_path": "recordings"})
+    names = [value for value in description.get("init_args", {}).values() if isinstance(value, str)]
+    return "-".join(names) or description["class_path"].rpartition(".")[2]
 
 
 def _environment(name: str, options: dict[str, Any] | None = None) -> Callable[[], gym.Env]:

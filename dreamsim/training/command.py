@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,9 @@ class Command(LightningCLI):
 
 def learn(arguments: Sequence[str]) -> None:
     """Run fit, validate or test with command-line arguments, the command's name first."""
+    # What remains are Lightning's advertisements and a notice meant for its own authors.
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*deprecated")
     Command(
         LightningModule,
         LightningDataModule,
