@@ -16,15 +16,17 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-CHANNELS = (1, 3, 4)
-SMALLEST_IMAGE = 8
-
-
-class Bytes(spaces.Box):
-    """Text in encoded form: uint8 (length,), padded with 255. A codec lets it pass as it is."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__(0, 255, (length,), np.uint8)
+from dreamsim.core.leaf import (
+    Bytes,
+    action_bounds,
+    action_size,
+    choices,
+    decoder,
+    encoded_space,
+    encoder,
+    holds_integers,
+    is_image,
+)
 
 
 class Scale:
@@ -61,18 +63,20 @@ class Codec:
         self.raw_observation_space = observation_space
         self.raw_action_space = action_space
         self._parts = dict(_walk(observation_space, ""))
-        self._paths = dict(_walk_paths(observation_space, "", ()))
-        self.observation_space = spaces.Dict({name: _encoded_space(name, part) for name, part in self._parts.items()})
+        self.observation_space = spaces.Dict({name: encoded_space(name, part) for name, part in self._parts.items()})
+        self._encoders = [(name, path, encoder(self._parts[name])) for name, path in _walk_paths(observation_space)]
         self._action_parts = dict(_walk(action_space, "", alone="action"))
         self._action_slices = _slices(self._action_parts)
-        bounds = [_action_bounds(name, part) for name, part in self._action_parts.items()]
+        nested = isinstance(action_space, (spaces.Dict, spaces.Tuple))
+        bounds = [action_bounds(name, part) for name, part in self._action_parts.items()]
+        self._decode_alone = None if nested else decoder(action_space)
         low, high = (np.concatenate(side) for side in zip(*bounds, strict=True))
         onehot = self._components(lambda part: not isinstance(part, spaces.Box))
         self._low, self._high = low.astype(np.float32), high.astype(np.float32)
-        whole = self._components(_holds_integers)
+        whole = self._components(holds_integers)
         self._whole = whole if whole.any() else None
         starts = {name: piece.start for name, piece in self._action_slices.items()}
-        self._pieces = [p for name, part in self._action_parts.items() for p in _choices(part, starts[name])]
+        self._pieces = [p for name, part in self._action_parts.items() for p in choices(part, starts[name])]
         self.action_size = len(low)
         self.scale = Scale(np.where(onehot, 0, (high + low) / 2), np.where(onehot, 1, (high - low) / 2))
         self.action_space: spaces.Space
@@ -81,34 +85,35 @@ class Codec:
         else:
             self.action_space = spaces.Box(-1.0, 1.0, (self.action_size,), np.float32)
 
+    def __reduce__(self) -> tuple:
+        return type(self), (self.raw_observation_space, self.raw_action_space), {"scale": self.scale}
+
     def encode_obs(self, raw: Any) -> dict[str, np.ndarray]:
         """Return one raw observation as named arrays."""
         obs = {}
-        for name, path in self._paths.items():
+        for name, path, encode in self._encoders:
             value = raw
             for key in path:
                 value = value[key]
-            obs[name] = _encode(self._parts[name], value)
+            obs[name] = encode(value)
         return obs
 
     def decode_obs(self, obs: dict[str, np.ndarray]) -> Any:
         """Return named arrays as one raw observation."""
-        return _build(self.raw_observation_space, "", lambda name, part: _decode(part, obs[name]))
+        return _build(self.raw_observation_space, "", lambda name, part: decoder(part)(obs[name]))
 
     def flatten_action(self, raw: Any) -> np.ndarray:
         """Return one raw action as its vector (A,) in raw units."""
         values = _walk_value(self.raw_action_space, raw, "", alone="action")
-        parts = [_encode(self._action_parts[name], value).reshape(-1) for name, value in values]
+        parts = [encoder(self._action_parts[name])(value).reshape(-1) for name, value in values]
         return np.concatenate(parts).astype(np.float32)
 
     def unflatten_action(self, vector: np.ndarray) -> Any:
         """Return one raw-unit vector (A,) as the environment's own action, inside its space."""
-        return _build(
-            self.raw_action_space,
-            "",
-            lambda name, part: _decode(part, vector[self._action_slices[name]]),
-            alone="action",
-        )
+        if self._decode_alone is not None:
+            return self._decode_alone(vector)
+        slices = self._action_slices
+        return _build(self.raw_action_space, "", lambda name, part: decoder(part)(vector[slices[name]]), alone="action")
 
     def encode_action(self, raw: Any) -> np.ndarray:
         """Return one raw action as the vector (A,) in [-1, 1] that models and policies use."""
@@ -133,7 +138,7 @@ class Codec:
         return vector
 
     def _components(self, says: Callable[[spaces.Space], bool]) -> np.ndarray:
-        return np.concatenate([np.full(_action_size(part), says(part)) for part in self._action_parts.values()])
+        return np.concatenate([np.full(action_size(part), says(part)) for part in self._action_parts.values()])
 
 
 def space_to_json(space: spaces.Space) -> dict[str, Any]:
@@ -185,27 +190,6 @@ def space_from_json(data: dict[str, Any]) -> spaces.Space:
     raise ValueError(f"unknown kind of space {kind!r}")
 
 
-def is_image(space: spaces.Space) -> bool:
-    """Say whether a space holds uint8 images (H, W, C) or (C, H, W), or stacks of them.
-
-    A side below 8 with the channels last means a grid of codes (MiniGrid's is 7 x 7 x 3), no image.
-    What is encoded, channels first, is an image in any size.
-    """
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and _has_image_shape(space)
-
-
-def _has_image_shape(space: spaces.Box) -> bool:
-    return len(space.shape) in (3, 4) and (_channels_last(space) or space.shape[-3] in CHANNELS)
-
-
-def _channels_last(space: spaces.Box) -> bool:
-    return space.shape[-1] in CHANNELS and min(space.shape[-3:-1]) >= SMALLEST_IMAGE
-
-
-def _moved(array: np.ndarray, source: int, target: int) -> np.ndarray:
-    return np.ascontiguousarray(np.moveaxis(array, source, target))
-
-
 def _walk(space: spaces.Space, prefix: str, alone: str | None = None):
     """Yield (name, leaf space) of a nested space; a space that is not nested gets one name."""
     if isinstance(space, spaces.Dict):
@@ -220,7 +204,7 @@ def _walk(space: spaces.Space, prefix: str, alone: str | None = None):
         yield prefix[:-1] or alone or _name_alone(space), space
 
 
-def _walk_paths(space: spaces.Space, prefix: str, path: tuple) -> Iterator[tuple[str, tuple]]:
+def _walk_paths(space: spaces.Space, prefix: str = "", path: tuple = ()) -> Iterator[tuple[str, tuple]]:
     """Yield (name, keys that lead to the leaf) of a nested space."""
     if isinstance(space, spaces.Dict):
         for name, part in space.spaces.items():
@@ -260,140 +244,9 @@ def _name_alone(space: spaces.Space) -> str:
 def _slices(parts: dict[str, spaces.Space]) -> dict[str, slice]:
     slices, start = {}, 0
     for name, part in parts.items():
-        slices[name] = slice(start, start + _action_size(part))
-        start += _action_size(part)
+        slices[name] = slice(start, start + action_size(part))
+        start += action_size(part)
     return slices
-
-
-def _choices(space: spaces.Space, start: int) -> Iterator[slice]:
-    """Yield the one-hot pieces of an action part whose vector begins at ``start``."""
-    sizes = [space.n] if isinstance(space, spaces.Discrete) else []
-    if isinstance(space, spaces.MultiDiscrete):
-        sizes = space.nvec.reshape(-1).tolist()
-    for size in sizes:
-        yield slice(start, start + int(size))
-        start += int(size)
-
-
-def _holds_integers(space: spaces.Space) -> bool:
-    return isinstance(space, spaces.MultiBinary) or (
-        isinstance(space, spaces.Box) and bool(np.issubdtype(space.dtype, np.integer))
-    )
-
-
-def _encoded_space(name: str, space: spaces.Space) -> spaces.Box:
-    if is_image(space):
-        assert isinstance(space, spaces.Box)
-        *stack, height, width, channels = space.shape
-        shape = (*stack, channels, height, width) if _channels_last(space) else space.shape
-        return spaces.Box(0, 255, shape, np.uint8)
-    if isinstance(space, Bytes):
-        return space
-    if isinstance(space, spaces.Box):
-        _refuse_float_image(name, space)
-        low, high = (np.atleast_1d(side).astype(np.float32) for side in (space.low, space.high))
-        return spaces.Box(low, high, dtype=np.float32)
-    if isinstance(space, spaces.Discrete):
-        return spaces.Box(0, 1, (int(space.n),), np.float32)
-    if isinstance(space, spaces.MultiDiscrete):
-        return spaces.Box(0, 1, (int(space.nvec.sum()),), np.float32)
-    if isinstance(space, spaces.MultiBinary):
-        return spaces.Box(0, 1, space.shape, np.float32)
-    if isinstance(space, spaces.Text):
-        return Bytes(4 * space.max_length)
-    raise ValueError(
-        f"observation {name!r} has a space of type {type(space).__name__}; "
-        "supported: Box, Discrete, MultiDiscrete, MultiBinary, Text, and Dict or Tuple of them"
-    )
-
-
-def _refuse_float_image(name: str, space: spaces.Box) -> None:
-    """A colour image as float would reach models in another layout and range than the same image as uint8."""
-    large = len(space.shape) in (3, 4) and sorted(space.shape[-3:])[1] >= SMALLEST_IMAGE
-    colour = large and _has_image_shape(space) and 3 in (space.shape[-1], space.shape[-3])
-    if space.dtype.kind == "f" and colour and (space.low.min(), space.high.max()) in ((0, 1), (0, 255)):
-        raise ValueError(
-            f"observation {name!r} looks like a colour image held as {space.dtype} in [0, {space.high.max():g}]; "
-            "give images as uint8 in [0, 255] (gymnasium.wrappers.TransformObservation can convert it)"
-        )
-
-
-def _action_bounds(name: str, space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(space, spaces.Box):
-        low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            raise ValueError(
-                f"action {name!r} has no finite bounds (low {space.low}, high {space.high}), so it cannot be scaled "
-                "to [-1, 1]; wrap the environment in gymnasium.wrappers.RescaleAction or declare its real limits"
-            )
-        return low, high
-    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
-        size = _action_size(space)
-        return np.zeros(size), np.ones(size)
-    raise ValueError(
-        f"action {name!r} has a space of type {type(space).__name__}; "
-        "supported: Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of them"
-    )
-
-
-def _action_size(space: spaces.Space) -> int:
-    if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    if isinstance(space, spaces.MultiDiscrete):
-        return int(space.nvec.sum())
-    return int(np.prod(space.shape or ()))
-
-
-def _encode(space: spaces.Space, value: Any) -> np.ndarray:
-    if is_image(space):
-        assert isinstance(space, spaces.Box)
-        array = np.asarray(value, np.uint8)
-        return _moved(array, -1, -3) if _channels_last(space) else array
-    if isinstance(space, Bytes):
-        return np.asarray(value, np.uint8)
-    if isinstance(space, (spaces.Box, spaces.MultiBinary)):
-        array = np.asarray(value, np.float32)
-        return array if array.ndim else array.reshape(1)
-    if isinstance(space, spaces.Discrete):
-        return _one_hot(int(value) - int(space.start), int(space.n))
-    if isinstance(space, spaces.MultiDiscrete):
-        index = np.asarray(value).reshape(-1) - space.start.reshape(-1)
-        return np.concatenate([_one_hot(int(i), int(n)) for i, n in zip(index, space.nvec.reshape(-1), strict=True)])
-    assert isinstance(space, spaces.Text)
-    from dreamsim.core import text  # here, so that processes which hold only an environment need no torch
-
-    return text.encode([value], 4 * space.max_length)[0].numpy()
-
-
-def _decode(space: spaces.Space, array: np.ndarray) -> Any:
-    if is_image(space):
-        assert isinstance(space, spaces.Box)
-        return _moved(np.asarray(array), -3, -1) if _channels_last(space) else np.asarray(array)
-    if isinstance(space, spaces.Box):
-        value = np.asarray(array, np.float64).reshape(space.shape)
-        if space.dtype.kind in "iu":
-            value = np.rint(value)
-        return np.asarray(np.minimum(np.maximum(value, space.low), space.high), space.dtype)
-    if isinstance(space, spaces.MultiBinary):
-        return (np.asarray(array).reshape(space.shape) > 0.5).astype(space.dtype)
-    if isinstance(space, spaces.Discrete):
-        return space.dtype.type(int(np.argmax(array)) + int(space.start))
-    if isinstance(space, spaces.MultiDiscrete):
-        pieces = np.split(np.asarray(array), np.cumsum(space.nvec.reshape(-1))[:-1])
-        index = np.array([int(np.argmax(piece)) for piece in pieces]) + space.start.reshape(-1)
-        return index.reshape(space.shape).astype(space.dtype)
-    assert isinstance(space, spaces.Text)
-    from dreamsim.core import text
-
-    return text.decode(np.asarray(array)[None])[0]
-
-
-def _one_hot(index: int, size: int) -> np.ndarray:
-    if not 0 <= index < size:
-        raise ValueError(f"value {index} lies outside 0..{size - 1} of its Discrete space")
-    row = np.zeros(size, np.float32)
-    row[index] = 1
-    return row
 
 
 def _bounds_to_json(side: np.ndarray) -> Any:

@@ -45,6 +45,7 @@ class Collector:
         self, envs: VectorEnv, codec: Codec, *, seed: int, origin: str = "real", device: torch.device | str = "cpu"
     ) -> None:
         self._envs, self._codec, self._origin, self._device = speak(envs, codec), codec, origin, device
+        self._on_cpu = torch.device(device).type == "cpu"
         self._mode = declared_mode(envs)
         self._read = READERS[self._mode]
         self._count = envs.num_envs
@@ -312,7 +313,8 @@ class Collector:
         )
 
     def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+        tensor = torch.from_numpy(array)
+        return tensor if self._on_cpu else tensor.to(self._device)
 
 
 def _odd_rows(values: np.ndarray) -> np.ndarray:

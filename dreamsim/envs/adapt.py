@@ -41,7 +41,11 @@ class Adapted(gym.Wrapper):
     def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, Info]:
         if not np.isfinite(action).all():
             raise ValueError(f"{self.env} was given the action {action} at step {self._steps}: it must be finite")
-        obs, reward, terminated, truncated, info = self.env.step(self.codec.decode_action(action))
+        return self.take(self.codec.settle(action))
+
+    def take(self, raw: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, Info]:
+        """Step by a settled action vector (A,) in raw units."""
+        obs, reward, terminated, truncated, info = self.env.step(self.codec.unflatten_action(raw))
         self._steps += 1
         if "applied" in info:
             info = {**info, "applied": self.codec.flatten_action(info["applied"])}
@@ -167,8 +171,12 @@ class Together(VectorEnv):
         rewards = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         infos: Info = {}
-        for row, env in enumerate(self.envs):
-            obs, rewards[row], terminated[row], truncated[row], info = env.step(actions[row])
+        finite = np.isfinite(actions).all(-1)
+        if not finite.all():
+            row = int(np.flatnonzero(~finite)[0])
+            raise ValueError(f"row {row}, {self.envs[row]}, was given the action {actions[row]}: it must be finite")
+        for row, (env, raw) in enumerate(zip(self.envs, self.codec.settle(actions), strict=True)):
+            obs, rewards[row], terminated[row], truncated[row], info = env.take(raw)
             self._write(row, obs)
             infos = self._add_info(infos, info, row) if info else infos
         self._over = terminated | truncated

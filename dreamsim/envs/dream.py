@@ -14,10 +14,11 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from dreamsim.core import tree
+from dreamsim.core.leaf import Bytes
 from dreamsim.core.plain import from_plain, to_plain
 from dreamsim.core.protocols import WorldModel
 from dreamsim.core.random import Stream, derive_seed
-from dreamsim.core.spaces import Bytes, Codec
+from dreamsim.core.spaces import Codec
 from dreamsim.core.types import Obs, State
 from dreamsim.envs.adapt import checked_mask, row_seeds, unit_box
 from dreamsim.envs.starts import Starts, Table

@@ -1,6 +1,7 @@
 """A codec loses nothing of any common space, and every action it gives lies inside the space."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -63,6 +64,14 @@ def test_whatever_a_policy_gives_lies_inside_the_space(space, data):
 @pytest.mark.parametrize("space", [*SPACES, spaces.Text(5, charset="abc")], ids=str)
 def test_a_space_survives_json(space):
     assert space_from_json(json.loads(json.dumps(space_to_json(space)))) == space
+
+
+def test_a_codec_travels_between_processes_with_its_scale():
+    codec = Codec(SPACES[-1], SPACES[-2])
+    codec.scale = Scale(np.ones(4), np.full(4, 2))
+    copy = pickle.loads(pickle.dumps(codec))
+    assert copy.observation_space == codec.observation_space
+    assert copy.scale.raw(np.ones(4)).tolist() == [3] * 4
 
 
 def test_discrete_with_a_negative_start_covers_all_its_values():
@@ -157,5 +166,5 @@ def test_a_name_with_a_slash_is_refused():
 
 
 def test_an_unknown_space_is_named():
-    with pytest.raises(ValueError, match="'graph'.*Graph"):
+    with pytest.raises(ValueError, match=r"'graph'.*Graph"):
         Codec(spaces.Dict({"graph": spaces.Graph(NUMBER, None)}), NUMBER)

@@ -63,6 +63,10 @@ def test_an_action_that_is_not_finite_is_refused_with_env_and_step():
         env.step(np.array([np.nan]))
     with pytest.raises(ValueError, match=r"Clock.*inf"):
         env.step(np.array([np.inf]))
+    envs = vectorise(Clock, 2)
+    envs.reset()
+    with pytest.raises(ValueError, match=r"row 1, .*Clock.*nan"):
+        envs.step(np.array([[0.0], [np.nan]]))
 
 
 def test_an_outer_cap_never_hides_a_native_truncation():

@@ -8,6 +8,7 @@ from dreamsim.envs.adapt import adapt
 from dreamsim.envs.named import Named, shrink
 
 
+@pytest.mark.filterwarnings("ignore:.*symmetric and normalized")
 def test_classic_control_runs_as_it_is():
     env = Named("CartPole-v1")
     obs, _ = env.reset(seed=0)

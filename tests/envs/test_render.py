@@ -1,5 +1,7 @@
 """A picture shows what is there, the right way up, and never blackness for want of a context."""
 
+import os
+
 import mujoco
 import numpy as np
 import pytest
@@ -82,6 +84,19 @@ def test_a_sibling_that_closes_blackens_nothing():
     assert np.array_equal(envs[0].reset(seed=0)[0]["image"], frames[0])  # it opens again
     for env in envs:
         env.close()
+
+
+def test_opening_and_closing_leaves_nothing_behind():
+    def held():
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    counts = []
+    for _ in range(6):
+        env = DeepMindControl("pendulum", "swingup", pixels=16)
+        env.reset(seed=0)
+        env.close()
+        counts.append(held())
+    assert counts[1:] == counts[1:2] * 5
 
 
 def test_pixels_are_the_observation_and_a_film_frame_is_larger():
