@@ -40,6 +40,7 @@ class WindowIndex:
         counts = np.maximum(1, steps - (length - 1))
         self._ends = np.cumsum(counts)
         self._starts = self._ends - counts
+        self.some_short = bool((steps < length).any())  # an episode shorter than a window, which is padded
         self.total = int(self._ends[-1]) if len(steps) else 0
 
     def locate(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -257,13 +257,10 @@ class Replay:
     def _gather(self, episode: np.ndarray, offset: np.ndarray, length: int) -> Segment:
         ring = self._ring
         start = torch.from_numpy(ring.row[episode] + offset).to(self.device)
-        left = ring.steps[episode] - offset
-        window: Whole | Padded
-        if left.min() >= length:
-            window = Whole(self._reader, start, length)
-        else:
+        window: Whole | Padded = Whole(self._reader, start, length)
+        if ring.index(length).some_short and (left := ring.steps[episode] - offset).min() < length:
             window = Padded(self._reader, start, length, torch.from_numpy(left).to(self.device), self._zero)
-        index = np.empty((len(left), 2), np.int64)
+        index = np.empty((len(offset), 2), np.int64)
         index[:, 0], index[:, 1] = episode + ring.first, offset
         return Segment(
             obs={name: window.read(field, 1) for name, field in self._obs.items()},

@@ -149,7 +149,7 @@ class Whole:
 
     def mask(self) -> Tensor:
         """Return ones (B, length)."""
-        return torch.ones(len(self._start), self._length, device=self._start.device)
+        return torch.ones(self._start.shape[0], self._length, device=self._start.device)
 
 
 class Padded:
@@ -189,7 +189,6 @@ def _runs_in_memory(field: Tensor, width: int) -> Callable[[Tensor], Tensor]:
     shape, dtype = (width, *field.shape[1:]), array.dtype
 
     def read(start: Tensor) -> Tensor:
-        taken = runs[start.numpy()]
-        return torch.from_numpy(np.ndarray((len(taken), *shape), dtype, taken))
+        return torch.from_numpy(np.ndarray((start.shape[0], *shape), dtype, runs[start.numpy()]))
 
     return read
