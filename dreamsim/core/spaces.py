@@ -39,6 +39,7 @@ class Scale:
     def __init__(self, centre: np.ndarray, half: np.ndarray) -> None:
         self.centre = np.asarray(centre, np.float32)
         self.half = np.asarray(half, np.float32)
+        self._divisor = np.where(self.half > 0, self.half, 1.0).astype(np.float32)
 
     def raw(self, unit: np.ndarray) -> np.ndarray:
         """Return raw units of (..., A) in [-1, 1]; values outside are clipped."""
@@ -47,8 +48,7 @@ class Scale:
 
     def unit(self, raw: np.ndarray) -> np.ndarray:
         """Return [-1, 1] of raw units (..., A). A component that cannot vary reads 0."""
-        half = np.where(self.half > 0, self.half, 1.0).astype(np.float32)
-        return (np.asarray(raw, np.float32) - self.centre) / half
+        return (np.asarray(raw, np.float32) - self.centre) / self._divisor
 
 
 class Codec:

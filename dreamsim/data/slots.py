@@ -50,13 +50,14 @@ class Slots:
         if self.length.max() + 2 > self._capacity:
             self._grow()
         index = self._rows[rows]
-        time = self.length[index]
-        self._sent[index, time], self._action[index, time] = sent[index], action[index]
-        self._reward[index, time] = reward[index]
+        source = slice(None) if len(index) == len(self._rows) else index  # all rows: no copy in between
+        here, after = (index, self.length[index]), (index, self.length[index] + 1)
+        self._sent[here], self._action[here] = sent[source], action[source]
+        self._reward[here] = reward[source]
         for name, buffer in self._obs.items():
-            buffer[index, time + 1] = obs[name][index]
+            buffer[after] = obs[name][source]
         for name, value in trace.items():
-            self._trace_buffer(name, value)[index, time] = value[index]
+            self._trace_buffer(name, value)[here] = value[source]
             self._traced[name][index] += 1
         self.length[index] += 1
 
