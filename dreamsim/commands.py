@@ -1,16 +1,12 @@
 """The commands beside fit, validate and test. Importing this costs nothing: each loads what it needs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import gymnasium as gym
-
-    from dreamsim.core.run import Run
+# Types stand here as objects, not as strings under TYPE_CHECKING: the parser would import those to show --help.
+MakeEnv = Callable[[], Any]
 
 
 def evaluate(
@@ -61,7 +57,6 @@ def evaluate(
         actor, name = foreign.policy, policy
         notes.append(foreign.face)
     else:
-        assert trained is not None
         actor, name = trained.actor().to(device), f"policy of {run}"
     judgement = judge(
         make_env,
@@ -113,7 +108,6 @@ def play(
 
     torch.set_num_threads(threads)
     trained = _run(run, "cpu", needed=True)
-    assert trained is not None
     actor = trained.actor() if policy is None else load_foreign(policy, trained.codec).policy
     outcome = evaluate_policy(trained.make_env, actor, 1, seed)
     episode = outcome.episodes[0]
@@ -186,7 +180,6 @@ def check_run(run: str) -> None:
     from dreamsim.data.store import Store
 
     trained = _run(run, "cpu", needed=True)
-    assert trained is not None
     seen, action = trained.codec.observation_space, trained.codec.action_space
     print("model")
     _say(checks.check_world_model(trained.model, seen, action))
@@ -230,7 +223,7 @@ def doctor() -> None:
             print(f"{'':<15}{finding.cure}")
 
 
-def _run(folder: str, device: str, needed: bool) -> Run | None:
+def _run(folder: str, device: str, needed: bool) -> Any:
     """Load a run, or return None for a folder without one where none is needed."""
     if not needed and not (Path(folder) / "run.json").is_file():
         return None
@@ -239,14 +232,14 @@ def _run(folder: str, device: str, needed: bool) -> Run | None:
     return load(folder, device)
 
 
-def _task(run: Run) -> str:
+def _task(run: Any) -> str:
     """Return what a run's environment is called: the names among its arguments, else its class."""
     description = run.parts.get("environment", {"class_path": "recordings"})
     names = [value for value in description.get("init_args", {}).values() if isinstance(value, str)]
     return "-".join(names) or description["class_path"].rpartition(".")[2]
 
 
-def _environment(name: str, options: dict[str, Any] | None = None) -> Callable[[], gym.Env]:
+def _environment(name: str, options: dict[str, Any] | None = None) -> MakeEnv:
     """Return a maker of an environment named by import path or Gymnasium id."""
     from functools import partial
 
@@ -258,7 +251,7 @@ def _environment(name: str, options: dict[str, Any] | None = None) -> Callable[[
     return partial(Named, name, options=options or {})
 
 
-def _codec(make_env: Callable[[], gym.Env]) -> Any:
+def _codec(make_env: MakeEnv) -> Any:
     from dreamsim.core.spaces import Codec
 
     env = make_env()

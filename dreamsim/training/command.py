@@ -74,6 +74,7 @@ def learn(arguments: Sequence[str]) -> None:
     # What remains are Lightning's advertisements and a notice meant for its own authors.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*deprecated")
+    warnings.filterwarnings("ignore", message=".*smaller than the logging interval")
     Command(
         LightningModule,
         LightningDataModule,
