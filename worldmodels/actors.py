@@ -25,8 +25,10 @@ def view_size(view_space: spaces.Dict) -> int:
     """Return F of a view, or refuse a view with images."""
     for name, part in view_space.spaces.items():
         if len(part.shape or ()) != 1:
-            raise ValueError(f"this actor reads vectors; view {name!r} has shape {part.shape}. Choose one with an image encoder")
-    return sum(part.shape[0] for part in view_space.spaces.values())  # type: ignore[index, misc]
+            raise ValueError(
+                f"this actor reads vectors; view {name!r} has shape {part.shape}. Choose one with an image encoder"
+            )
+    return sum(part.shape[0] for part in view_space.spaces.values())
 
 
 class SquashedGaussian(nn.Module):

@@ -52,7 +52,9 @@ class DecoderFree(nn.Module):
         action_size = int(action_space.n) if isinstance(action_space, spaces.Discrete) else action_space.shape[0]
         self.decay, self.consistency, self.reward_weight = decay, consistency, reward
         self.termination_weight = termination
-        self.encoder = Encoder(observation_space, SimNormed(encoder_width, latent, group), encoder_width, channels, activation)
+        self.encoder = Encoder(
+            observation_space, SimNormed(encoder_width, latent, group), encoder_width, channels, activation
+        )
         self.dynamics = nn.Sequential(
             NormedLinear(latent + action_size, width, activation),
             NormedLinear(width, width, activation),

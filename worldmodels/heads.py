@@ -29,7 +29,9 @@ class DiscreteRegression(nn.Module):
     def __init__(self, count: int = 101, low: float = -10.0, high: float = 10.0) -> None:
         super().__init__()
         if count < 2 or not low < high:
-            raise ValueError(f"discrete regression needs at least 2 bins and low < high, got {count} on [{low}, {high}]")
+            raise ValueError(
+                f"discrete regression needs at least 2 bins and low < high, got {count} on [{low}, {high}]"
+            )
         self.count, self.low, self.high = count, low, high
         self.width = (high - low) / (count - 1)
         self.register_buffer("bins", torch.linspace(low, high, count), persistent=False)

@@ -45,7 +45,9 @@ class SimNormed(nn.Module):
     def __init__(self, inputs: int, outputs: int, group: int = 8) -> None:
         super().__init__()
         if outputs % group:
-            raise ValueError(f"a latent of {outputs} features cannot be cut into simplices of {group}; choose a multiple")
+            raise ValueError(
+                f"a latent of {outputs} features cannot be cut into simplices of {group}; choose a multiple"
+            )
         self.linear = _linear(inputs, outputs)
         self.norm = nn.LayerNorm(outputs)
         self.group = group
@@ -55,7 +57,9 @@ class SimNormed(nn.Module):
         return simnorm(self.norm(self.linear(x)), self.group)
 
 
-def mlp(inputs: int, hidden: Sequence[int], outputs: int, activation: str = "mish", zero: bool = False) -> nn.Sequential:
+def mlp(
+    inputs: int, hidden: Sequence[int], outputs: int, activation: str = "mish", zero: bool = False
+) -> nn.Sequential:
     """Return NormedLinear layers of the given widths and a plain linear end (zero: starts at 0)."""
     layers: list[nn.Module] = []
     for width in hidden:
@@ -117,7 +121,9 @@ class Encoder(nn.Module):
     convolutions of TD-MPC2's pixel encoder, scaled from uint8 once, here.
     """
 
-    def __init__(self, observation_space: spaces.Dict, outputs: nn.Module, width: int, channels: int, activation: str) -> None:
+    def __init__(
+        self, observation_space: spaces.Dict, outputs: nn.Module, width: int, channels: int, activation: str
+    ) -> None:
         super().__init__()
         self.vectors = [name for name, part in observation_space.spaces.items() if not _image(part)]
         self.images = [name for name, part in observation_space.spaces.items() if _image(part)]
@@ -130,8 +136,13 @@ class Encoder(nn.Module):
 
     def vector(self, obs: Obs) -> Tensor:
         """Return the non-image observations as one float vector (..., V)."""
-        return torch.cat([obs[name].flatten(obs[name].dim() - self.axes[name]) if self.axes[name] != 1 else obs[name]
-                          for name in self.vectors], -1)
+        return torch.cat(
+            [
+                obs[name].flatten(obs[name].dim() - self.axes[name]) if self.axes[name] != 1 else obs[name]
+                for name in self.vectors
+            ],
+            -1,
+        )
 
     def forward(self, obs: Obs) -> Tensor:
         """Encode observations with any leading axes."""

@@ -34,9 +34,7 @@ class WorldModel(Protocol):
 class Policy(Protocol):
     """Anything that acts: a network, a planner, a person, another library's policy."""
 
-    def act(
-        self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None
-    ) -> Act:
+    def act(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
         """Act on a view (B, ...).
 
         ``memory`` is what the previous Act returned; ``first`` (B,) bool marks rows that
@@ -77,9 +75,7 @@ class Uncertain(Protocol):
 class Modes(Protocol):
     """Power: act without randomness."""
 
-    def mode(
-        self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None
-    ) -> Act:
+    def mode(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
         """Return the most typical action instead of a sampled one; otherwise as ``Policy.act``."""
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-def map(function: Callable, tree: Any, *others: Any) -> Any:  # noqa: A001
+def map(function: Callable, tree: Any, *others: Any) -> Any:
     """Apply ``function`` to every leaf (and the leaves at the same place in ``others``)."""
     if tree is None:
         return None

@@ -44,7 +44,7 @@ class Segment(NamedTuple):
     mask: Tensor  # (B, T) float32: 1 a real step, 0 padding
     trace: dict[str, Tensor]  # (B, T, ...)
     before: State | None  # belief stored at obs[0]; None: use start
-    index: Tensor  # (B, 2) int64 episode and offset: where beliefs are written back
+    index: Tensor  # type: ignore[assignment]  # (B, 2) int64 episode and offset: where beliefs are written back
 
 
 class Rollout(NamedTuple):
@@ -70,5 +70,6 @@ class Learned(NamedTuple):
     """What ``WorldModel.loss`` returns."""
 
     losses: dict[str, Tensor]  # weighted scalars, summed by the caller
-    states: State | None  # (B, T+1, ...) beliefs with their graph, which an objective may shape; None: the caller runs start/update
+    # (B, T+1, ...) beliefs with their graph, which an objective may shape; None: the caller runs start/update
+    states: State | None
     observed: State | None = None  # (B, T+1, ...) beliefs from real observations, without graph; None: states detached

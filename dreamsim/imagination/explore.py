@@ -20,6 +20,9 @@ class Explorer(nn.Module):
     [0, 1]; ``begin(warming)`` says whether the policy has learned nothing yet.
     """
 
+    progress: Tensor
+    warming: Tensor
+
     def __init__(self, policy: Any) -> None:
         super().__init__()
         self.policy = policy
@@ -36,9 +39,9 @@ class Noisy(Explorer):
     """Adds noise to the typical action: std from ``high`` to ``low`` over the first ``until`` of a run.
 
     Noise is correlated in time, n' = c n + sqrt(1 - c^2) e: slow noise moves a body where
-    white noise only shakes it (cf. Eberhard et al. 2023). With ``spread`` = s > 0 row i of N has its own multiple of the
-    std, from 1 - s to 1 + s, so that some rows stay near the policy while others wander
-    (cf. FastTD3's noise per environment). While the run warms up the policy is ignored
+    white noise only shakes it (cf. Eberhard et al. 2023). With ``spread`` = s > 0 row i of N
+    has its own multiple of the std, from 1 - s to 1 + s, so that some rows stay near the
+    policy while others wander (cf. FastTD3's noise per environment). While the run warms up the policy is ignored
     and std is 1. For actions in a Box. Memory is ``{"noise": (B, A), "inner": ...}``.
     """
 

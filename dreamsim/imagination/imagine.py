@@ -47,6 +47,8 @@ def imagine(model: WorldModel, policy: Policy, state: State, horizon: int, memor
 class Script(nn.Module):
     """A policy that replays given actions (B, H, A), one a call; its memory is the next index."""
 
+    actions: Tensor
+
     def __init__(self, actions: Tensor) -> None:
         super().__init__()
         self.register_buffer("actions", actions)

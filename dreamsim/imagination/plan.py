@@ -95,7 +95,7 @@ class MPPI(nn.Module):
         return moved if first is None else tree.where(first, fresh, moved)
 
     def _propose(self, state: State, rows: int) -> Tensor:
-        if not self.proposals:
+        if self.policy is None or not self.proposals:
             return torch.empty(rows, 0, self.horizon, self.action_size, device=next(tree.leaves(state)).device)
         dreamt = imagine(self.model, self.policy, _repeat(state, self.proposals), self.horizon)
         return dreamt.action.unflatten(0, (rows, self.proposals))

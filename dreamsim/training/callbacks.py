@@ -102,13 +102,13 @@ class Keep(lightning.Callback):
             part.unlink(missing_ok=True)
             raise OSError(
                 f"could not save the run in {folder}: {error}. Free some space; the last whole checkpoint "
-                f"is kept, and 'dreamsim fit ... --run {folder} --resume' goes on from it"
+                f"is kept, and 'dreamsim fit --run {folder} --resume' goes on from it"
             ) from error
 
     def on_fit_end(self, trainer: Any, module: Any) -> None:
         self._restore()
         if self._asked and trainer.is_global_zero:
-            print(f"\nStopped and saved. Go on with: dreamsim fit --config ... --run {trainer.default_root_dir} --resume")
+            print(f"\nStopped and saved. Go on with: dreamsim fit --run {trainer.default_root_dir} --resume")
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         self._restore()
@@ -141,9 +141,11 @@ class Progress(lightning.Callback):
         then, gradient, imagined = self._marks
         if now - then > 1.0:
             self._bar.set_description("learning" if module.gradient_steps else "living")
+            updates = (module.gradient_steps - gradient) / (now - then)
+            rate = _short((module.imagined_steps - imagined) / (now - then))
             self._bar.set_postfix_str(
-                f"return {_shown(self._judge.latest)}, {(module.gradient_steps - gradient) / (now - then):.0f} updates/s, "
-                f"{_short(module.imagined_steps)} imagined ({_short((module.imagined_steps - imagined) / (now - then))}/s)",
+                f"return {_shown(self._judge.latest)}, {updates:.0f} updates/s, "
+                f"{_short(module.imagined_steps)} imagined ({rate}/s)",
                 refresh=False,
             )
             self._marks = (now, module.gradient_steps, module.imagined_steps)
@@ -179,8 +181,10 @@ def write_curve(file: Path, rows: list[dict[str, float]]) -> None:
 def ending(folder: Path, module: Any, rows: list[dict[str, float]]) -> str:
     """Say what a run made and what to do next."""
     counters = module.counters()
-    lines = [f"\n{folder}: {counters['env_steps']:,} environment steps, {counters['gradient_steps']:,} gradient steps, "
-             f"{counters['imagined_steps']:,} imagined steps in {counters['wall_s'] / 60:.1f} minutes"]
+    lines = [
+        f"\n{folder}: {counters['env_steps']:,} environment steps, {counters['gradient_steps']:,} gradient steps, "
+        f"{counters['imagined_steps']:,} imagined steps in {counters['wall_s'] / 60:.1f} minutes"
+    ]
     if rows:
         lines += ["return " + sparkline([row["return_mean"] for row in rows]) + f" {rows[-1]['return_mean']:.0f}"]
     lines += [f"next:  dreamsim evaluate {folder}", f"       dreamsim play {folder} --film film.mp4"]

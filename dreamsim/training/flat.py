@@ -27,7 +27,9 @@ class Flat:
         size = sum(p.numel() for p in self.parameters)
         self.value = nn.Parameter(torch.empty(size, dtype=first.dtype, device=first.device))
         self.value.grad = torch.zeros_like(self.value)
-        for parameter, value, grad in zip(self.parameters, self._cut(self.value.data), self._cut(self.value.grad), strict=True):
+        for parameter, value, grad in zip(
+            self.parameters, self._cut(self.value.data), self._cut(self.value.grad), strict=True
+        ):
             value.copy_(parameter.data)
             parameter.data = value
             parameter.grad = grad

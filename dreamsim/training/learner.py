@@ -106,7 +106,9 @@ class Learner:
                 torch._foreach_lerp_(ours, theirs, 1 - self.average)
 
 
-def run_round(learner: Learner, batches: Iterable[Segment], write: Callable[[Tensor, State], None] | None = None) -> Report:
+def run_round(
+    learner: Learner, batches: Iterable[Segment], write: Callable[[Tensor, State], None] | None = None
+) -> Report:
     """Update ``learner`` on each batch; ``write(index, states)`` stores beliefs where it is given.
 
     Raises NotFinite, naming the loss and the first bad parameter, before anything of the
@@ -140,14 +142,18 @@ def _with_states(model: Any, batch: Segment, learned: Learned) -> Learned:
         state = model.start({name: value[:, 0] for name, value in batch.obs.items()})
         steps = [state]
         for t in range(batch.action.shape[1]):
-            state = model.update(state, batch.action[:, t], {name: value[:, t + 1] for name, value in batch.obs.items()})
+            state = model.update(
+                state, batch.action[:, t], {name: value[:, t + 1] for name, value in batch.obs.items()}
+            )
             steps.append(state)
         states = tree.stack(steps, 1)
     observed = learned.observed if learned.observed is not None else tree.detach(states)
     return learned._replace(states=states, observed=observed)
 
 
-def _flatten_groups(groups: list[dict[str, Any]], frozen: list[nn.Parameter]) -> tuple[list[Flat], list[dict[str, Any]]]:
+def _flatten_groups(
+    groups: list[dict[str, Any]], frozen: list[nn.Parameter]
+) -> tuple[list[Flat], list[dict[str, Any]]]:
     left_out = {id(p) for p in frozen}
     flats, made = [], []
     for group in groups:

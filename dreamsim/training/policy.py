@@ -55,7 +55,13 @@ class FitPolicy(lightning.LightningModule):
         """Build the learner and return its optimiser."""
         seed = derive_seed(torch.initial_seed() & 0x7FFFFFFF, "learn")
         self.learner = Learner(
-            self.model, self.policy, self.objective, learn_model=False, average=self.average, seed=seed, device=self.device
+            self.model,
+            self.policy,
+            self.objective,
+            learn_model=False,
+            average=self.average,
+            seed=seed,
+            device=self.device,
         )
         return self.learner.optimiser
 
