@@ -29,6 +29,9 @@ from dreamsim.envs.adapt import speak
 RECENT = 100
 
 
+ENDLESS = 100_000  # steps after which an evaluated episode is taken for one without an end
+
+
 class BadNumber(ValueError):
     """An environment or a policy gave a number that is not finite."""
 
@@ -96,7 +99,8 @@ class Collector:
 
         Episode i begins from seed derive_seed(seed, "evaluate", i) and is played by slot
         i modulo N, so that short episodes are not preferred. Unfinished episodes of ``collect``
-        are given up: evaluate in a collector of its own. Counters do not move.
+        are given up: evaluate in a collector of its own. Counters do not move. Raises
+        RuntimeError when an episode lasts ENDLESS steps.
         """
         judge = Collector(self._envs, self._codec, seed=self._seed, origin=self._origin, device=self._device)
         judge._seed_of = lambda slot, number: derive_seed(self._seed, "evaluate", number * self._count + slot)
@@ -107,6 +111,11 @@ class Collector:
                     place = episode.meta["episode"] * self._count + episode.meta["slot"]
                     if place < count:
                         found[place] = episode
+                if judge._slots.length.max() >= ENDLESS:
+                    raise RuntimeError(
+                        f"an episode has lasted {ENDLESS:,} steps and its environment does not end it; "
+                        "wrap the environment in gymnasium.wrappers.TimeLimit, or end it by itself"
+                    )
         finally:
             self._give_up()
         return [found[place] for place in range(count)]

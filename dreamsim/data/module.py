@@ -65,6 +65,7 @@ class Experience(lightning.LightningDataModule):
         self._counted = 0  # environment steps that updates were already reckoned for
         self._debt = 0.0  # updates owed
         self._ready = False
+        self.saved_beliefs: list[torch.Tensor] = []  # of a resumed run, until the model gives them their shape
 
     def setup(self, stage: str) -> None:
         """Make environments, replay and store. The seed is the one Lightning's ``seed_everything`` set."""
@@ -75,7 +76,7 @@ class Experience(lightning.LightningDataModule):
         self.envs = vectorise(self.env, self.env_count, self.processes)
         self.codec = self.envs.codec
         self.repeat = int(self.envs.metadata.get("action_repeat", 1))
-        self.capacity = self._asked_capacity or math.ceil(self.env_steps / self.repeat) + self.per_round
+        self.capacity = self._asked_capacity or self._whole_run()
         self.replay = Replay(
             self.capacity, self.codec.observation_space, self.codec.action_size, seed=derive_seed(seed, "replay")
         )
@@ -94,6 +95,11 @@ class Experience(lightning.LightningDataModule):
         """Rounds of collecting and learning in the whole run."""
         return math.ceil(self.env_steps / (self.per_round * self.repeat))
 
+    @property
+    def learning(self) -> bool:
+        """Say whether there is something to learn from and the warm-up is over."""
+        return self.replay.episodes > 0 and self.collector.env_steps > self.warmup
+
     def bytes_needed(self) -> int:
         """Return the exact memory of the replay when full."""
         return Replay.bytes_needed(self.capacity, self.codec.observation_space, self.codec.action_size)
@@ -102,11 +108,12 @@ class Experience(lightning.LightningDataModule):
         """Live through one round of vector steps; store and remember the episodes that ended."""
         try:
             episodes = self.collector.collect(policy, self.vector_steps)
-        finally:
-            for episode in self.collector.finished:
-                self._remember(episode)
-        for episode in episodes:
-            self._remember(episode)
+        except BaseException:
+            self._remember(self.collector.finished)
+            self.collector.finished = []
+            self.store.flush()
+            raise
+        self._remember(episodes)
         return episodes
 
     def evaluate(self, policy: Policy) -> np.ndarray:
@@ -123,8 +130,9 @@ class Experience(lightning.LightningDataModule):
         """Return the run's rounds."""
         return Rounds(self)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the instant: collector, replay cursor and updates owed. What was lived is in the store."""
+    # Not Lightning's state_dict, which it files under the class's name and passes over when that has changed.
+    def instant(self) -> dict[str, Any]:
+        """Return collector, replay cursor and updates owed, after making what was lived durable in the store."""
         self.store.flush()
         return {
             "collector": self.collector.state_dict(),
@@ -135,13 +143,13 @@ class Experience(lightning.LightningDataModule):
             "beliefs": self.replay.beliefs(),
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go back to that instant: later episodes go to the store's ``orphans``, slots repeat their actions."""
-        self.store.cut(state_dict["stored"])
-        self.replay.rebuild(state_dict["replay"], self.store, self.codec.scale)
-        self.saved_beliefs = state_dict["beliefs"]
-        self._counted, self._debt = state_dict["counted"], state_dict["debt"]
-        self.collector.load_state_dict(state_dict["collector"])
+    def go_back(self, instant: dict[str, Any]) -> None:
+        """Return to an instant: later episodes go to the store's ``orphans``, slots repeat their actions."""
+        self.store.cut(instant["stored"])
+        self.replay.rebuild(instant["replay"], self.store, self.codec.scale)
+        self.saved_beliefs = instant["beliefs"]
+        self._counted, self._debt = instant["counted"], instant["debt"]
+        self.collector.load_state_dict(instant["collector"])
 
     def teardown(self, stage: str) -> None:
         """Close environments and store."""
@@ -151,18 +159,25 @@ class Experience(lightning.LightningDataModule):
             self.store.close()
             self._ready = False
 
+    def _whole_run(self) -> int:
+        """Return a capacity that holds the whole run: its steps, and a row for each episode's last observation."""
+        steps = math.ceil(self.env_steps / self.repeat) + self.per_round
+        shortest = max(1, int(self.envs.metadata.get("episode_steps", 100)))
+        return steps + steps // shortest + self.env_count
+
     def _owed(self) -> int:
         new = self.collector.env_steps - self._counted
         self._counted = self.collector.env_steps
-        if self.replay.episodes and self.collector.env_steps > self.warmup:
+        if self.learning:
             self._debt += self.updates * new
         owed = int(self._debt)
         self._debt -= owed
         return owed
 
-    def _remember(self, episode: Episode) -> None:
-        self.store.append(episode)
-        self.replay.add(episode, self.codec.scale)
+    def _remember(self, episodes: list[Episode]) -> None:
+        for episode in episodes:
+            self.store.append(episode)
+            self.replay.add(episode, self.codec.scale)
 
     def _open_store(self) -> Store:
         folder = Path(self.trainer.default_root_dir) / "store"

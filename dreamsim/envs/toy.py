@@ -96,22 +96,26 @@ class Echo(gym.Env):
 
 
 class Corridor(gym.Env):
-    """Five cells in a row, one-hot; actions 0 left, 1 right; reaching the last cell gives 1 and ends."""
+    """Five cells in a row, one-hot; actions 0 left, 1 right; reaching the last cell gives 1 and ends.
+
+    Truncated after ``end`` steps, so that a policy that never goes right has an end too.
+    """
 
     metadata: dict[str, Any] = {"render_modes": []}
     CELLS = 5
 
-    def __init__(self) -> None:
+    def __init__(self, end: int = 50) -> None:
         self.observation_space = spaces.Discrete(self.CELLS)
         self.action_space = spaces.Discrete(2)
-        self._cell = 0
+        self._end, self._time, self._cell = end, 0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict]:
         super().reset(seed=seed)
-        self._cell = 0
+        self._time, self._cell = 0, 0
         return self._cell, {}
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
         self._cell = int(np.clip(self._cell + (1 if int(action) == 1 else -1), 0, self.CELLS - 1))
+        self._time += 1
         goal = self._cell == self.CELLS - 1
-        return self._cell, float(goal), goal, False, {"success": goal}
+        return self._cell, float(goal), goal, self._time >= self._end and not goal, {"success": goal}

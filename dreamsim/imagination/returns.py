@@ -6,19 +6,23 @@ import torch
 from torch import Tensor
 
 
-def lambda_returns(reward: Tensor, proceed: Tensor, value: Tensor, discount: float, lam: float) -> Tensor:
+def lambda_returns(
+    reward: Tensor, proceed: Tensor, following: Tensor, discount: float, lam: float | Tensor
+) -> Tensor:
     """Return R_t = r_t + d_t ((1 - lam) v_{t+1} + lam R_{t+1}), with R_H = v_H and d_t = discount * proceed_t.
 
-    ``reward`` and ``proceed`` are (B, H); ``value`` (B, H+1) is the value of each state
-    visited, the last one included; the result is (B, H). Source: DreamerV3, equation 9.
+    ``following`` is v_{t+1}, the value of the state that step t reached; ``lam`` is one
+    number or one for each step. All are (B, H). Source: DreamerV3, equation 9.
     """
     carry = discount * proceed
-    steps = reward + carry * (1 - lam) * value[:, 1:]
-    following = value[:, -1]
+    share = torch.as_tensor(lam, dtype=reward.dtype, device=reward.device).expand_as(reward)
+    steps = reward + carry * (1 - share) * following
+    kept = carry * share
+    value = following[:, -1]
     returns = []
     for t in reversed(range(reward.shape[1])):
-        following = steps[:, t] + carry[:, t] * lam * following
-        returns.append(following)
+        value = torch.addcmul(steps[:, t], kept[:, t], value)
+        returns.append(value)
     return torch.stack(returns[::-1], 1)
 
 

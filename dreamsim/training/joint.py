@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import nn
 
 from dreamsim.core import tree
+from dreamsim.core.protocols import FitsStatistics, find_power
 from dreamsim.core.random import derive_seed
 from dreamsim.core.run import describe, load, save, view_space
 from dreamsim.data.module import Draws, Experience
@@ -94,7 +95,8 @@ class FitJoint(lightning.LightningModule):
             seed=derive_seed(self.seed, "learn"),
             device=self.device,
         )
-        self.collecting = Believer(self.model, self.explorer)
+        # In a tuple, so that its weights, which are the model's own, are not kept a second time.
+        self._collecting = (Believer(self.model, self.explorer),)
         return self.learner.optimiser
 
     @property
@@ -106,6 +108,11 @@ class FitJoint(lightning.LightningModule):
         return data
 
     @property
+    def collecting(self) -> nn.Module:
+        """The exploring policy on real observations."""
+        return self._collecting[0]
+
+    @property
     def actor(self) -> nn.Module:
         """The averaged policy acting without randomness on real observations."""
         return Believer(self.model, Greedy(self.learner.steady))
@@ -114,6 +121,7 @@ class FitJoint(lightning.LightningModule):
 
     def training_step(self, batch: Draws, index: int) -> None:
         """Learn from the batches owed for what was just lived."""
+        self._fit_statistics()
         progress = self.progress
         self.learner.set_rate(_cooled(progress, self.cool_from, self.cool_to))
         report = run_round(self.learner, (tree.to(b, self.device) for b in batch), self.experience.replay.write)
@@ -123,6 +131,13 @@ class FitJoint(lightning.LightningModule):
             self.spend(phase, seconds)
         if report.metrics:
             self.trainer.logger and self.trainer.logger.log_metrics(report.metrics, self.experience.collector.env_steps)
+
+    def _fit_statistics(self) -> None:
+        """Set the model's statistics once, from what was lived before the first gradient step."""
+        fit = find_power(self.model, FitsStatistics)
+        data = self.experience
+        if fit is not None and self.gradient_steps == 0 and data.learning:
+            fit(tree.to(data.replay.sample(1024, data.length), self.device))
 
     @property
     def progress(self) -> float:
@@ -158,11 +173,13 @@ class FitJoint(lightning.LightningModule):
             "stream": self.learner.stream.state_dict(),
             "steady": {name: value.clone() for name, value in self.learner.steady.state_dict().items()},
             "global_random": torch.get_rng_state(),
+            "experience": self.experience.instant(),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Remember what the learner is given once it exists."""
+        """Go back to the instant of living; remember what the learner is given once it exists."""
         self._saved = checkpoint["dreamsim"]
+        self.experience.go_back(self._saved.pop("experience"))
         self.gradient_steps, self.imagined_steps = self._saved["gradient_steps"], self._saved["imagined_steps"]
         self.seconds, self._lived = dict(self._saved["seconds"]), self._saved["wall_s"]
 

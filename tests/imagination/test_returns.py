@@ -8,7 +8,7 @@ from dreamsim.imagination.returns import gae, lambda_returns
 def test_lambda_returns_equal_a_sum_by_hand():
     reward = torch.tensor([[1.0, 2.0, 4.0]])
     proceed = torch.tensor([[1.0, 0.5, 1.0]])
-    value = torch.tensor([[0.0, 10.0, 20.0, 30.0]])
+    value = torch.tensor([[10.0, 20.0, 30.0]])
     third = 4 + 0.9 * 30
     second = 2 + 0.9 * 0.5 * (0.2 * 20 + 0.8 * third)
     first = 1 + 0.9 * (0.2 * 10 + 0.8 * second)
@@ -16,11 +16,11 @@ def test_lambda_returns_equal_a_sum_by_hand():
 
 
 def test_lambda_one_is_the_discounted_sum_and_zero_the_one_step_target():
-    reward, proceed, value = torch.rand(2, 4), torch.ones(2, 4), torch.rand(2, 5)
+    reward, proceed, value = torch.rand(2, 4), torch.ones(2, 4), torch.rand(2, 4)
     whole = lambda_returns(reward, proceed, value, 0.5, 1.0)
     powers = 0.5 ** torch.arange(4)
     torch.testing.assert_close(whole[:, 0], (reward * powers).sum(1) + 0.5**4 * value[:, -1])
-    torch.testing.assert_close(lambda_returns(reward, proceed, value, 0.5, 0.0), reward + 0.5 * value[:, 1:])
+    torch.testing.assert_close(lambda_returns(reward, proceed, value, 0.5, 0.0), reward + 0.5 * value)
 
 
 def test_gae_bootstraps_on_truncation_only():
@@ -37,3 +37,10 @@ def test_gae_of_one_episode_equals_a_sum_by_hand():
     second = 2 + 0.9 * 3.0 - 1.5
     first = 1 + 0.9 * 1.5 - 0.5 + 0.9 * 0.8 * second
     torch.testing.assert_close(gae(reward, no, no, value, following, 0.9, 0.8), torch.tensor([[first, second]]))
+
+
+def test_lambda_may_differ_by_step():
+    """Where lambda is 0 the sum stops at the value, wherever the others go on."""
+    reward, proceed, following = torch.ones(1, 3), torch.ones(1, 3), torch.tensor([[10.0, 20.0, 30.0]])
+    returns = lambda_returns(reward, proceed, following, 1.0, torch.tensor([[1.0, 0.0, 1.0]]))
+    torch.testing.assert_close(returns, torch.tensor([[22.0, 21.0, 31.0]]))

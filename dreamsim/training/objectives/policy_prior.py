@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dreamsim.core import tree
 from dreamsim.core.types import Learned, Obs, Segment
 from dreamsim.imagination.imagine import imagine
+from dreamsim.imagination.returns import lambda_returns
 from dreamsim.training.objectives.protocol import Judged
 
 
@@ -26,7 +27,9 @@ class PolicyPrior(nn.Module):
     from real latents, gradients flowing through the dynamics (stochastic value gradients,
     Heess et al. 2015; Dreamer, Hafner et al. 2020). Nothing plans while learning.
 
-    Critic targets are r + d (1 - terminated) min over two random target critics of Q(z', pi(z')).
+    Critic targets are lambda-returns along the window, on values min over two random target
+    critics of Q(z', pi(z')); ``lam`` = 0, the default, gives TD-MPC2's one-step target, 1 sums
+    rewards to the window's end.
     Source: TD-MPC2, equations 3 to 6 and the released code.
     """
 
@@ -44,6 +47,7 @@ class PolicyPrior(nn.Module):
         value: float = 0.1,
         entropy: float = 1e-4,
         imagined: int = 0,
+        lam: float = 0.0,
     ) -> None:
         super().__init__()
         action_size = int(action_space.n) if isinstance(action_space, spaces.Discrete) else action_space.shape[0]
@@ -52,7 +56,7 @@ class PolicyPrior(nn.Module):
         self.scale = RunningScale(target_rate)
         self.discount, self.rate, self.encoder_rate, self.clip = discount, rate, encoder_rate, clip
         self.target_rate, self.decay, self.value, self.entropy = target_rate, decay, value, entropy
-        self.imagined = imagined
+        self.imagined, self.lam = imagined, lam
 
     def groups(self, model: Any, policy: Any) -> list[dict[str, Any]]:
         """Encoder at a fraction of the rate, the rest of the model with the critics, the policy apart."""
@@ -84,9 +88,11 @@ class PolicyPrior(nn.Module):
         torch._foreach_lerp_(list(self.target.parameters()), list(self.critic.parameters()), self.target_rate)
 
     def _targets(self, policy: Any, batch: Segment, following: Obs) -> Tensor:
+        """Return lambda-returns (B, T) of the real steps; a sum stops before padding as at the window's end."""
         with torch.no_grad():
             value = self._few(self.target, following, policy.act(following).action).amin(0)
-            return batch.reward + self.discount * (~batch.terminated) * value
+            goes_on = torch.cat([batch.mask[:, 1:], torch.zeros_like(batch.mask[:, :1])], 1)
+            return lambda_returns(batch.reward, (~batch.terminated).float(), value, self.discount, self.lam * goes_on)
 
     def _few(self, critic: Any, view: Obs, action: Tensor) -> Tensor:
         """Return the values (2, ...) of two random critics."""

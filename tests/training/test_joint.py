@@ -1,0 +1,206 @@
+"""A joint run end to end on toy worlds: counters, determinism, resume, what it leaves behind."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dreamsim.core.run import load
+from dreamsim.data.collect import BadNumber
+from dreamsim.data.module import Experience
+from dreamsim.data.store import Store
+from dreamsim.envs.toy import Line
+from dreamsim.training.learner import NotFinite
+from tests.training.conftest import run, small_experience, small_joint, weights
+
+HERE = Path(__file__).parent
+
+
+def same(one: dict, two: dict) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_counters_count_what_happened(straight):
+    folder, module = straight
+    counters = module.counters()
+    assert counters["env_steps"] == 320
+    assert counters["gradient_steps"] == (320 - 80) * 0.25
+    assert counters["imagined_steps"] == counters["gradient_steps"] * 8 * 2
+    assert len(Store(folder / "store")) == 16
+
+
+def test_equal_seeds_give_equal_bits_and_others_do_not(straight, tmp_path):
+    _, module = straight
+    assert same(weights(module), weights(run(tmp_path / "again")))
+    assert not same(weights(module), weights(run(tmp_path / "other", seed=1)))
+
+
+def test_environments_in_processes_give_equal_bits(straight, tmp_path):
+    _, module = straight
+    assert same(weights(module), weights(run(tmp_path / "apart", data=small_experience(processes=2))))
+
+
+def test_a_run_stopped_half_way_and_resumed_equals_one_that_went_through(straight, tmp_path):
+    _, module = straight
+    half = small_experience()
+    half.__class__ = HalfWay
+    run(tmp_path, data=half)
+    resumed = run(tmp_path, resume=True)
+    assert same(weights(module), weights(resumed))
+    assert resumed.counters()["gradient_steps"] == module.counters()["gradient_steps"]
+    assert len(Store(tmp_path / "store")) == 16
+
+
+class HalfWay(Experience):
+    """Offers only the rounds up to the checkpoint at half time, and two more that are lost."""
+
+    @property
+    def rounds(self) -> int:
+        return 12
+
+
+def test_a_run_killed_at_any_instant_resumes_to_the_same_bits(straight, tmp_path):
+    """kill -9 lands wherever it lands after the first checkpoint; the store is never corrupt."""
+    _, module = straight
+    code = f"import sys; sys.path.insert(0, {str(HERE.parents[1])!r})\nfrom tests.training.test_joint import run_slowly\nfrom pathlib import Path\nrun_slowly(Path({str(tmp_path)!r}))"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "last.ckpt").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.31)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    assert (tmp_path / "last.ckpt").exists()
+    assert same(weights(module), weights(run(tmp_path, resume=True)))
+
+
+def run_slowly(folder: Path) -> None:
+    """Train as ``run`` does, with pauses in which the test can kill this process."""
+    torch.set_num_threads(1)
+    data = small_experience()
+    data.__class__ = Slow
+    run(folder, data=data)
+
+
+class Slow(Experience):
+    """Takes a tenth of a second for each batch."""
+
+    def draw(self):
+        for batch in super().draw():
+            time.sleep(0.1)
+            yield batch
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(straight, tmp_path, capsys):
+    _, module = straight
+    data = small_experience()
+    data.__class__ = Interrupted
+    data.left = 11
+    run(tmp_path, data=data)
+    assert "--resume" in capsys.readouterr().out
+    assert same(weights(module), weights(run(tmp_path, resume=True)))
+
+
+class Interrupted(Experience):
+    """Presses Ctrl-C in the middle of a round."""
+
+    def draw(self):
+        for batch in super().draw():
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+            yield batch
+
+
+def test_resuming_twice_does_not_load_experience_twice(tmp_path):
+    run(tmp_path)
+    steps = []
+    for _ in range(2):
+        module = run(tmp_path, resume=True)
+        steps.append(len(Store(tmp_path / "store")))
+        assert module.counters()["env_steps"] == 320
+    assert steps == [16, 16]
+
+
+def test_what_a_run_leaves_is_enough_to_act(straight):
+    folder, module = straight
+    loaded = load(folder)
+    obs = {"observation": torch.tensor([[0.1], [-0.4]])}
+    first = torch.ones(2, dtype=torch.bool)
+    torch.testing.assert_close(loaded.actor().act(obs, None, first).action, module.actor.act(obs, None, first).action)
+    with (folder / "metrics.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [int(row["env_steps"]) for row in rows] == [160, 320]
+    assert all(np.isfinite(float(row["return_mean"])) for row in rows)
+
+
+def test_a_discrete_world_that_ends_is_learned_too(tmp_path):
+    module = run(tmp_path, module=small_joint(discrete=True), data=small_experience(discrete=True))
+    assert load(tmp_path).codec.action_size == 2
+    assert module.gradient_steps > 0
+
+
+def test_learning_never_changes_its_parameters_after_nan(tmp_path):
+    data = small_experience()
+    data.env = BadReward
+    with pytest.raises(BadNumber, match="reward nan in environment slot"):
+        run(tmp_path, data=data)
+    assert len(Store(tmp_path / "store")) > 0
+
+
+class BadReward(Line):
+    """Gives NaN as the reward of a step in the third episode of a slot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def step(self, action):
+        self.count += 1
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, float("nan") if self.count == 57 else reward, terminated, truncated, info
+
+
+def test_a_loss_that_is_not_finite_names_itself_and_keeps_the_last_checkpoint(tmp_path):
+    data = small_experience()
+    data.__class__ = Poisoned
+    with pytest.raises(NotFinite, match="reward"):
+        run(tmp_path, data=data)
+    stored = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert all(torch.isfinite(v).all() for v in stored["state_dict"].values() if v.is_floating_point())
+
+
+class Poisoned(Experience):
+    """Hands out a NaN reward once the first checkpoint is kept."""
+
+    def draw(self):
+        for batch in super().draw():
+            if self.collector.env_steps > 200:
+                batch.reward[0, 0] = float("nan")
+            yield batch
+
+
+def test_catching_up_after_a_late_start_is_bounded():
+    """Steps taken before anything could be learned from are never owed: no burst of updates."""
+    data = small_experience(warmup=10, updates=1.0)
+
+    class Collector:
+        env_steps = 0
+
+    class Replay:
+        episodes = 0
+
+    data.collector, data.replay = Collector(), Replay()
+    owed = []
+    for steps in range(16, 160, 16):
+        data.collector.env_steps = steps
+        data.replay.episodes = int(steps > 100)
+        owed.append(data._owed())
+    assert owed == [0] * 6 + [16] * 3
