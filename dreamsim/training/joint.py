@@ -39,6 +39,7 @@ class FitJoint(lightning.LightningModule):
         cool_from: share of the run after which the learning rate falls, linearly.
         cool_to: share of the learning rate at the end of the run.
         source: run folder whose model the run starts from; None: new weights.
+        threads: threads of torch on the CPU; one is the fastest for small networks, 0 leaves torch's own choice.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class FitJoint(lightning.LightningModule):
         cool_from: float = 0.5,
         cool_to: float = 0.05,
         source: str | None = None,
+        threads: int = 1,
     ) -> None:
         super().__init__()
+        self.threads = threads
         self.automatic_optimization = False
         self._make_model, self._make_policy, self._make_objective = model, policy, objective
         self._explore, self._planner, self._optimiser = explore, planner, optimiser
@@ -70,6 +73,8 @@ class FitJoint(lightning.LightningModule):
         """Build model, policy and objective for the data module's spaces."""
         if self.model is not None:
             return
+        if self.threads:
+            torch.set_num_threads(self.threads)
         codec = self.experience.codec
         self.model = self._make_model(codec.observation_space, codec.action_space)
         if self.source is not None:
