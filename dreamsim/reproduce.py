@@ -92,7 +92,7 @@ def expand(queue: dict[str, Any], folder: Path) -> list[Entry]:
             seed=seed,
             config=run["config"],
             options=tuple(f"--{option}={value}" for option, value in run.get("options", {}).items()),
-            folder=folder / f"{run['task']}-{run['method']}-{seed}",
+            folder=folder / f"{run['task']}-{run['method']}-{seed}".replace(" ", "_"),
         )
         for run in queue["runs"]
         for seed in run["seeds"]

@@ -1,0 +1,45 @@
+"""What the README says can be done can be done: commands, configs, links and the test command."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dreamsim.cli import COMMANDS, LEARNING
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_every_command_named_exists():
+    pages = "\n".join([README, *(page.read_text() for page in (ROOT / "docs").glob("*.md"))])
+    blocks = "\n".join(re.findall(r"```\n(.*?)```", pages, re.DOTALL))
+    named = set(re.findall(r"^dreamsim ([a-z]+)", blocks, re.MULTILINE)) | set(
+        re.findall(r"[`/]dreamsim ([a-z]+)", pages)
+    )
+    assert {"fit", "evaluate", "play", "doctor", "check", "reproduce"} <= named <= {*LEARNING, *COMMANDS}
+
+
+def test_ci_runs_exactly_the_test_command_of_the_readme():
+    script = (ROOT / ".ci/run").read_text()
+    assert "\npython -m pytest\n" in README
+    assert script.rstrip().endswith("\npython -m pytest")
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_every_link_and_file_named_exists(page):
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target in re.findall(r"\b(?:configs|docs|tests)/[\w/.-]+\w", text):
+        assert (ROOT / target).exists(), f"{page.name} names {target}"
+
+
+def test_the_readme_asks_for_extras_that_exist():
+    import tomllib
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for group in re.findall(r"-e '\.\[([\w,]+)\]'", README + (ROOT / ".ci/run").read_text()):
+        assert set(group.split(",")) <= set(extras)
