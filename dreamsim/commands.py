@@ -183,8 +183,9 @@ def check_run(run: str) -> None:
     seen, action = trained.codec.observation_space, trained.codec.action_space
     print("model")
     _say(checks.check_world_model(trained.model, seen, action))
-    print("policy")
-    _say(checks.check_policy(trained.policy, view_space(trained.model, seen), action))
+    if trained.policy is not None:
+        print("policy")
+        _say(checks.check_policy(trained.policy, view_space(trained.model, seen), action))
     if "environment" in trained.parts:
         print("environment")
         _say(checks.check_env(trained.make_env))

@@ -66,7 +66,15 @@ class Run:
         return functools.partial(build, self.parts["environment"])
 
     def actor(self) -> Any:
-        """Return the run's policy acting without randomness on real observations (B, ...)."""
+        """Return the run's policy acting without randomness on real observations (B, ...).
+
+        Raises BadRun for a run that holds a world alone.
+        """
+        if self.policy is None:
+            raise BadRun(
+                f"{self.folder} holds a world model and no policy; train one in it "
+                "(dreamsim.training.policy.FitPolicy) or name one: --policy"
+            )
         # The loop stands above core; only this door back to it is needed.
         from dreamsim.imagination.imagine import Believer, Greedy
 
@@ -82,7 +90,7 @@ def save(
     folder: str | Path,
     *,
     model: nn.Module,
-    policy: nn.Module,
+    policy: nn.Module | None,
     observation_space: spaces.Space,
     action_space: spaces.Space,
     parts: dict[str, Description],
@@ -90,8 +98,8 @@ def save(
 ) -> None:
     """Write ``run.json`` and ``model.safetensors``, each replaced whole or not at all.
 
-    The spaces are the environment's own. ``parts`` needs "model" and "policy" and may name
-    "environment", "objective" and "planner". ``about`` is plain JSON; versions, commit and
+    The spaces are the environment's own. ``parts`` needs "model", with a policy
+    "policy", and may name "environment", "objective" and "planner". ``about`` is plain JSON; versions, commit and
     time are added. Raises BadRun where the value of a secret environment variable would be
     written.
     """
@@ -108,7 +116,8 @@ def save(
     text = json.dumps(content, indent=1)
     _refuse_secrets(text)
     tensors = {f"model.{name}": value for name, value in weights(model).items()}
-    tensors |= {f"policy.{name}": value for name, value in weights(policy).items()}
+    if policy is not None:
+        tensors |= {f"policy.{name}": value for name, value in weights(policy).items()}
     _replace(folder / "model.safetensors", safetensors.torch.save(tensors))
     _replace(folder / "run.json", text.encode())
 
@@ -126,9 +135,11 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Run:
     codec = Codec(*(space_from_json(content[name]) for name in ("observation_space", "action_space")))
     with Stream(0):  # initial weights are drawn and thrown away; the caller's random numbers stay untouched
         model = build(parts["model"], codec.observation_space, codec.action_space)
-        policy = build(parts["policy"], view_space(model, codec.observation_space), codec.action_space)
+        policy = None
+        if "policy" in parts:
+            policy = build(parts["policy"], view_space(model, codec.observation_space), codec.action_space)
     stored = _read_weights(folder)
-    for part, owner in (("model", model), ("policy", policy)):
+    for part, owner in (("model", model), ("policy", policy)) if policy is not None else (("model", model),):
         mine = {name.removeprefix(f"{part}."): value for name, value in stored.items() if name.startswith(f"{part}.")}
         load_weights(owner, mine, f"{folder}: {part}")
         owner.to(device).eval()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ import lightning
 import numpy as np
 import torch
 
+from dreamsim.core import tree
+from dreamsim.core.parts import Description, describe
 from dreamsim.core.protocols import Policy
 from dreamsim.core.random import derive_seed
 from dreamsim.core.types import Episode, Segment
 from dreamsim.data.collect import Collector
 from dreamsim.data.replay import Replay
 from dreamsim.data.store import Store
+from dreamsim.data.windows import Windows, leaks, loader, split
 from dreamsim.envs.adapt import vectorise
 
 
@@ -119,7 +124,7 @@ class Experience(lightning.LightningDataModule):
     def evaluate(self, policy: Policy) -> np.ndarray:
         """Return the returns (N,) of ``evaluate_episodes`` episodes, begun from the same seeds each time."""
         episodes = self.judge.episodes(policy, self.evaluate_episodes)
-        return np.array([float(np.sum(episode.reward)) for episode in episodes])
+        return np.array([float(np.sum(np.asarray(episode.reward))) for episode in episodes])
 
     def draw(self) -> Iterator[Segment]:
         """Yield the batches owed for the environment steps taken since the last call."""
@@ -213,3 +218,93 @@ class Draws:
 
     def __iter__(self) -> Iterator[Segment]:
         return self.experience.draw()
+
+
+class Recordings(lightning.LightningDataModule):
+    """Batches from a store of recorded episodes; a share of the episodes is held out.
+
+    Args:
+        data: folder of the store (``RUN/store`` of a run, or one that was converted).
+        batches: batches to learn from in all.
+        batch: windows in a batch.
+        length: steps of a window (T).
+        hold_out: one of this many episodes is held out; the split is by episode.
+        workers: processes that read ahead; 0: this one.
+        env: makes the environment the recordings came from, where it exists; the run folder remembers it.
+    """
+
+    def __init__(
+        self,
+        data: str,
+        batches: int = 10_000,
+        batch: int = 256,
+        length: int = 3,
+        hold_out: int = 10,
+        workers: int = 0,
+        env: Callable[[], gym.Env] | None = None,
+    ) -> None:
+        super().__init__()
+        self.data, self.batches, self.batch, self.length = Path(data), batches, batch, length
+        self.hold_out, self.workers, self.env = hold_out, workers, env
+        self.used = 0  # batches learned from so far
+        self._ready = False
+
+    def setup(self, stage: str) -> None:
+        """Open the store, split it by episode, and say what the windows reach."""
+        if self._ready:
+            return
+        self._ready = True
+        self.seed = torch.initial_seed() & 0x7FFFFFFF
+        self.store = Store(self.data)
+        self.codec = self.store.codec
+        sides = split(len(self.store), min(self.hold_out, max(2, len(self.store))), self.seed)
+        copies = leaks(self.store, sides)
+        if copies:
+            warnings.warn(f"{len(copies)} held-out episodes equal training episodes, first {copies[0]}", stacklevel=2)
+        cut = functools.partial(Windows, self.store, self.codec, self.length, self.batch, seed=self.seed)
+        self.windows, self.held_out = cut(only=sides.train), cut(only=sides.held_out)
+        print(f"{self.data}: {self.windows.coverage()}; {len(sides.held_out)} episodes held out")
+
+    def statistics_batch(self) -> Segment:
+        """Return windows for the model's statistics, from training episodes only."""
+        parts = [self.windows[number] for number in range(max(1, 4096 // self.batch))]
+        return tree.map(lambda *leaves: torch.cat(leaves), *parts)
+
+    def environment_part(self) -> dict[str, Description]:
+        """Return the part of a run folder that names the environment; empty without one."""
+        return {} if self.env is None else {"environment": describe(self.env)}
+
+    def train_dataloader(self) -> Remaining:
+        """Return the batches that are not used yet."""
+        return Remaining(self)
+
+    def val_dataloader(self) -> Iterable[Segment]:
+        """Return all held-out windows in their order."""
+        return InOrder(self.held_out)
+
+
+class Remaining:
+    """The batches behind those used; as long as all of them, which is what Lightning counts."""
+
+    def __init__(self, recordings: Recordings) -> None:
+        self.recordings = recordings
+
+    def __len__(self) -> int:
+        return self.recordings.batches
+
+    def __iter__(self) -> Iterator[Segment]:
+        todo = range(self.recordings.used, self.recordings.batches)
+        return iter(loader(self.recordings.windows, todo, self.recordings.workers))
+
+
+class InOrder:
+    """All windows once, in the order of the data."""
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return (self.windows.in_order(number) for number in range(len(self.windows)))

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 
-def lambda_returns(
-    reward: Tensor, proceed: Tensor, following: Tensor, discount: float, lam: float | Tensor
-) -> Tensor:
+def lambda_returns(reward: Tensor, proceed: Tensor, following: Tensor, discount: float, lam: float | Tensor) -> Tensor:
     """Return R_t = r_t + d_t ((1 - lam) v_{t+1} + lam R_{t+1}), with R_H = v_H and d_t = discount * proceed_t.
 
     ``following`` is v_{t+1}, the value of the state that step t reached; ``lam`` is one

@@ -68,7 +68,7 @@ class Evaluate(lightning.Callback):
 
 
 class Keep(lightning.Callback):
-    """Saves the run every ``keep_every`` environment steps, at the end, and when Ctrl-C asks to stop.
+    """Saves the run when the module says ``keep_now()``, at its end, and when Ctrl-C asks to stop.
 
     A checkpoint is written beside the last one and then takes its place, so a crash at any
     moment leaves a whole one. The first Ctrl-C ends the round, saves and stops; a second
@@ -84,8 +84,7 @@ class Keep(lightning.Callback):
             self._former = signal.signal(signal.SIGINT, self._ask)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
-        done = module.progress >= 1.0
-        if self._asked or done or due(module.experience, module.experience.keep_every):
+        if self._asked or module.progress >= 1.0 or module.keep_now():
             self.save(trainer, module)
         if self._asked:
             trainer.should_stop = True

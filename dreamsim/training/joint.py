@@ -19,7 +19,7 @@ from dreamsim.core.run import describe, load, save, view_space
 from dreamsim.data.module import Draws, Experience
 from dreamsim.imagination.explore import Explorer, Noisy, Sampled
 from dreamsim.imagination.imagine import Believer, Greedy
-from dreamsim.training.callbacks import Collect, Evaluate, Keep, Progress
+from dreamsim.training.callbacks import Collect, Evaluate, Keep, Progress, due
 from dreamsim.training.learner import Learner, run_round
 
 Factory = Callable[[spaces.Dict, spaces.Space], nn.Module]
@@ -149,6 +149,10 @@ class FitJoint(lightning.LightningModule):
         """Share of the run's environment steps that are taken."""
         return min(1.0, self.experience.collector.env_steps / self.experience.env_steps)
 
+    def keep_now(self) -> bool:
+        """Say whether a checkpoint is due."""
+        return due(self.experience, self.experience.keep_every)
+
     def anneal(self) -> None:
         """Tell the explorer how far the run is."""
         self.explorer.anneal(self.progress, self.gradient_steps == 0)
@@ -197,8 +201,12 @@ class FitJoint(lightning.LightningModule):
         self.learner.steady.load_state_dict(saved["steady"])
         torch.set_rng_state(saved["global_random"].cpu())
         if self.experience.saved_beliefs:
-            obs = {name: torch.zeros((1, *part.shape)) for name, part in self.experience.codec.observation_space.items()}
-            self.experience.replay.load_beliefs(self.experience.saved_beliefs, self.model.start(tree.to(obs, self.device)))
+            obs = {
+                name: torch.zeros((1, *part.shape)) for name, part in self.experience.codec.observation_space.items()
+            }
+            self.experience.replay.load_beliefs(
+                self.experience.saved_beliefs, self.model.start(tree.to(obs, self.device))
+            )
 
     def save_run(self, folder: Path, about: dict[str, Any]) -> None:
         """Write what others load: ``run.json`` and ``model.safetensors``."""

@@ -125,7 +125,11 @@ def run_round(
             seconds["data"] += time.perf_counter() - begin
             if batch is None:
                 break
-            scalars, steps, states = learner.update(batch, seconds)
+            try:
+                scalars, steps, states = learner.update(batch, seconds)
+            except RuntimeError as error:
+                _blame(batch, error)
+                raise
             imagined += steps
             kept.append(scalars)
             if write is not None and states is not None:
@@ -197,6 +201,18 @@ def _means(kept: list[dict[str, Tensor]]) -> dict[str, float]:
     names = list(kept[0])
     table = torch.stack([torch.stack([row[name].float() for name in names]) for row in kept]).mean(0)
     return dict(zip(names, table.tolist(), strict=True))
+
+
+def _blame(batch: Segment, error: RuntimeError) -> None:
+    """Raise NotFinite where a failed update is the fault of a number in the batch."""
+    fields = {**{f"observation {name!r}": value for name, value in batch.obs.items()}, "action": batch.action}
+    for name, value in {**fields, "reward": batch.reward}.items():
+        if value is not None and not torch.isfinite(value).all():
+            row = int((~torch.isfinite(value)).nonzero()[0, 0])
+            raise NotFinite(
+                f"the {name} of a window of episode {int(batch.index[row, 0])} is NaN or infinite; "
+                "leave that episode out of the recordings, or mend it"
+            ) from error
 
 
 def _check_finite(learner: Learner, metrics: dict[str, float]) -> None:

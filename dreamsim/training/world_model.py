@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 from gymnasium import spaces
+from lightning.pytorch.callbacks import TQDMProgressBar
 from torch import nn
 
 from dreamsim.core.protocols import FitsStatistics, find_power
+from dreamsim.core.run import describe, save
 from dreamsim.core.types import Segment
+from dreamsim.data.module import Recordings
+from dreamsim.training.callbacks import Keep
 
 
 class FitWorldModel(lightning.LightningModule):
@@ -21,27 +26,45 @@ class FitWorldModel(lightning.LightningModule):
         model: makes the world model from observation and action space.
         rate: learning rate of Adam.
         clip: largest norm of the gradient.
+        keep_every: batches between checkpoints.
     """
 
     def __init__(
-        self, model: Callable[[spaces.Dict, spaces.Space], nn.Module], rate: float = 3e-4, clip: float = 20.0
+        self,
+        model: Callable[[spaces.Dict, spaces.Space], nn.Module],
+        rate: float = 3e-4,
+        clip: float = 20.0,
+        keep_every: int = 1000,
     ) -> None:
         super().__init__()
-        self._make_model, self.rate, self.clip = model, rate, clip
+        self._make_model, self.rate, self.clip, self.keep_every = model, rate, clip, keep_every
         self.model: nn.Module | None = None
+
+    @property
+    def recordings(self) -> Recordings:
+        """The run's data module."""
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if not isinstance(data, Recordings):
+            raise TypeError(f"FitWorldModel learns from dreamsim.data.module.Recordings, got {type(data).__name__}")
+        return data
 
     def setup(self, stage: str) -> None:
         """Build the model for the recordings' spaces and set its statistics from them."""
         if self.model is not None:
             return
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        data = self.recordings
         self.model = self._make_model(data.codec.observation_space, data.codec.action_space)
         fit = find_power(self.model, FitsStatistics)
         if fit is not None:
             fit(data.statistics_batch())
 
+    def configure_callbacks(self) -> list[lightning.Callback]:
+        """Keep checkpoints and show the progress."""
+        return [Keep(), TQDMProgressBar(refresh_rate=20)]
+
     def training_step(self, batch: Segment, index: int) -> torch.Tensor:
         """Return the sum of the model's losses."""
+        self.recordings.used = index + 1
         return self._loss(batch, "train")
 
     def validation_step(self, batch: Segment, index: int) -> torch.Tensor:
@@ -55,6 +78,50 @@ class FitWorldModel(lightning.LightningModule):
     def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
         """Clip the gradient to ``clip``."""
         self.clip_gradients(optimizer, self.clip, "norm")
+
+    @property
+    def progress(self) -> float:
+        """Share of the batches that are used."""
+        return self.recordings.used / self.recordings.batches
+
+    def keep_now(self) -> bool:
+        """Say whether a checkpoint is due."""
+        return self.recordings.used % self.keep_every == 0
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add how many batches are used and the random numbers of the model."""
+        checkpoint["dreamsim"] = {"used": self.recordings.used, "global_random": torch.get_rng_state()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on behind the batches that are used."""
+        self.recordings.used = checkpoint["dreamsim"]["used"]
+        self._random = checkpoint["dreamsim"]["global_random"]
+
+    def on_train_start(self) -> None:
+        """Give a resumed run its random numbers."""
+        if "_random" in self.__dict__:
+            torch.set_rng_state(self.__dict__.pop("_random").cpu())
+
+    def save_run(self, folder: Path, about: dict[str, Any]) -> None:
+        """Write ``run.json`` and ``model.safetensors``: a world without a policy."""
+        data = self.recordings
+        save(
+            folder,
+            model=self.model,
+            policy=None,
+            observation_space=data.codec.raw_observation_space,
+            action_space=data.codec.raw_action_space,
+            parts={"model": describe(self._make_model)} | data.environment_part(),
+            about={"seed": data.seed, "recordings": str(data.data), "gradient_steps": data.used, **about},
+        )
+
+    def on_train_end(self) -> None:
+        """Say what was made and what to do next."""
+        folder = self.trainer.default_root_dir
+        losses = {n: float(v) for n, v in self.trainer.callback_metrics.items() if n.startswith("held_out/")}
+        told = ", ".join(f"{name.removeprefix('held_out/')} {value:.4g}" for name, value in losses.items())
+        print(f"\n{folder}: world model of {self.recordings.used:,} gradient steps; held-out losses: {told or 'none'}")
+        print(f"next:  dreamsim fit --config configs/joint/cartpole_swingup.yaml --from {folder}")
 
     def _loss(self, batch: Segment, name: str) -> torch.Tensor:
         losses = self.model.loss(batch).losses

@@ -24,7 +24,9 @@ CRITIC = functools.partial(QEnsemble, members=2, width=16, dropout=0.0, bins=21,
 def small_joint(discrete: bool = False, **options: Any) -> FitJoint:
     """Return a joint run of sixteen-wide networks."""
     return FitJoint(
-        functools.partial(DecoderFree, latent=16, width=16, encoder_width=16, bins=21, low=-3.0, high=5.0, episodic=discrete),
+        functools.partial(
+            DecoderFree, latent=16, width=16, encoder_width=16, bins=21, low=-3.0, high=5.0, episodic=discrete
+        ),
         functools.partial(Categorical if discrete else SquashedGaussian, width=16),
         functools.partial(PolicyPrior, critic=CRITIC, imagined=2, rate=1e-3),
         **options,
@@ -38,7 +40,9 @@ def small_experience(discrete: bool = False, **options: Any) -> Experience:
     return Experience(Corridor if discrete else Line, **chosen)
 
 
-def run(folder: Path, *, seed: int = 0, resume: bool = False, module: Any = None, data: Any = None, **trainer: Any) -> FitJoint:
+def run(
+    folder: Path, *, seed: int = 0, resume: bool = False, module: Any = None, data: Any = None, **trainer: Any
+) -> FitJoint:
     """Train in ``folder`` and return the module."""
     lightning.seed_everything(seed, verbose=False)
     module, data = module or small_joint(), data or small_experience()

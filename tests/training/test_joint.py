@@ -69,7 +69,13 @@ class HalfWay(Experience):
 def test_a_run_killed_at_any_instant_resumes_to_the_same_bits(straight, tmp_path):
     """kill -9 lands wherever it lands after the first checkpoint; the store is never corrupt."""
     _, module = straight
-    code = f"import sys; sys.path.insert(0, {str(HERE.parents[1])!r})\nfrom tests.training.test_joint import run_slowly\nfrom pathlib import Path\nrun_slowly(Path({str(tmp_path)!r}))"
+    code = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(HERE.parents[1])!r})
+from tests.training.test_joint import run_slowly
+run_slowly(Path({str(tmp_path)!r}))
+"""
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not (tmp_path / "last.ckpt").exists() and time.monotonic() < deadline:

@@ -68,7 +68,13 @@ class PolicyPrior(nn.Module):
             {"name": "encoder", "params": encoder, "lr": self.rate * self.encoder_rate, **shared},
             {"name": "model", "params": rest, "lr": self.rate, **shared},
             {"name": "critic", "params": list(self.critic.parameters()), "lr": self.rate, **shared},
-            {"name": "policy", "params": list(policy.parameters()), "lr": self.rate, "clip": self.clip, "clip_name": "policy"},
+            {
+                "name": "policy",
+                "params": list(policy.parameters()),
+                "lr": self.rate,
+                "clip": self.clip,
+                "clip_name": "policy",
+            },
         ]
 
     def loss(self, model: Any, policy: Any, batch: Segment, learned: Learned) -> Judged:
