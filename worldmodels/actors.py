@@ -134,8 +134,8 @@ class QEnsemble(nn.Module):
         self.regression = DiscreteRegression(bins, low, high)
         self.net = StackedMLP(members, view_size(view_space) + action_size, width, bins, activation, dropout)
 
-    def value(self, view: Obs, action: Tensor, members: list[int] | None = None) -> Tensor:
-        """Return the values (N, ...) of actions (..., A), of all members or those named."""
+    def value(self, view: Obs, action: Tensor, members: Tensor | None = None) -> Tensor:
+        """Return the values (N, ...) of actions (..., A), of all members or those numbered."""
         return self.regression.decode(self.net(torch.cat([features(view), action], -1), members))
 
     def fit(self, view: Obs, action: Tensor, target: Tensor) -> Tensor:

@@ -38,10 +38,12 @@ class DiscreteRegression(nn.Module):
 
     def decode(self, logits: Tensor) -> Tensor:
         """Return the numbers (...) that logits (..., N) stand for."""
-        return symexp(torch.softmax(logits, -1) @ self.bins)
+        # Not a matrix product: mixed precision would round the bins.
+        return symexp((torch.softmax(logits.float(), -1) * self.bins).sum(-1))
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the cross-entropy (...) of logits (..., N) with targets (...), broadcast over leading axes."""
+        logits = logits.float()
         place = (symlog(target).clamp(self.low, self.high) - self.low) / self.width
         lower = place.floor().clamp(max=self.count - 2)
         upper_weight = place - lower

@@ -97,12 +97,12 @@ class StackedMLP(nn.Module):
         self.shift1 = nn.Parameter(torch.zeros(members, 1, hidden))
         self.shift2 = nn.Parameter(torch.zeros(members, 1, hidden))
 
-    def forward(self, x: Tensor, members: Sequence[int] | None = None) -> Tensor:
-        """Run all members, or those named by ``members``: (..., in) to (N, ..., out)."""
+    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
+        """Run all members, or those numbered by ``members`` (N,): (..., in) to (N, ..., out)."""
         names = ("weight1", "bias1", "gain1", "shift1", "weight2", "bias2", "gain2", "shift2", "weight3", "bias3")
         parts = [getattr(self, name) for name in names]
         if members is not None:
-            parts = [torch.stack([part[m] for m in members]) for part in parts]
+            parts = [part.index_select(0, members) for part in parts]
         weight1, bias1, gain1, shift1, weight2, bias2, gain2, shift2, weight3, bias3 = parts
         flat = x.reshape(1, -1, x.shape[-1]).expand(weight1.shape[0], -1, -1)
         h = torch.baddbmm(bias1, flat, weight1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable
 from copy import deepcopy
@@ -35,7 +36,8 @@ class Learner:
     ``objective`` None: only the model learns. ``learn_model`` False: the model is frozen and
     only the objective and policy learn. ``average`` in [0, 1) is the share kept of the
     averaged policy ``steady`` at each step; 0: ``steady`` is the policy itself. Random
-    numbers come from ``stream``.
+    numbers come from ``stream``. ``compiled`` sends the losses through ``torch.compile``:
+    other last bits, and a minute or two before the first step.
     """
 
     def __init__(
@@ -51,7 +53,11 @@ class Learner:
         average: float = 0.998,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        compiled: bool = False,
     ) -> None:
+        prepare: Callable[[Any], Any] = functools.partial(torch.compile, dynamic=False) if compiled else lambda f: f
+        self._model_loss = prepare(model.loss)
+        self._judge = None if objective is None else prepare(objective.loss)
         self.model, self.policy, self.objective = model, policy, objective
         self.learn_model, self.average = learn_model, average
         self.steady = deepcopy(policy).requires_grad_(False) if policy is not None and average else policy
@@ -71,14 +77,14 @@ class Learner:
         """Take one gradient step; return scalars without graph, imagined steps, and beliefs to store or None."""
         begin = time.perf_counter()
         with torch.set_grad_enabled(self.learn_model):
-            learned = self.model.loss(batch)
+            learned = self._model_loss(batch)
         losses = dict(learned.losses) if self.learn_model else {}
         scalars: dict[str, Tensor] = {}
         imagined = 0
         middle = time.perf_counter()
-        if self.objective is not None:
+        if self._judge is not None:
             learned = _with_states(self.model, batch, learned)
-            judged = self.objective.loss(self.model, self.policy, batch, learned)
+            judged = self._judge(self.model, self.policy, batch, learned)
             losses |= judged.losses
             scalars |= judged.metrics
             imagined = judged.imagined
@@ -90,7 +96,8 @@ class Learner:
         if seconds is not None:
             seconds["imagine"] = seconds.get("imagine", 0.0) + after - middle
             seconds["learn"] = seconds.get("learn", 0.0) + middle - begin + time.perf_counter() - after
-        return scalars | {name: value.detach() for name, value in losses.items()}, imagined, learned.states
+        beliefs = learned.states if learned.observed is None else learned.observed  # states may be dreamt open loop
+        return scalars | {name: value.detach() for name, value in losses.items()}, imagined, beliefs
 
     def _step(self) -> None:
         _share_gradients(self._flats)
@@ -144,6 +151,7 @@ def _with_states(model: Any, batch: Segment, learned: Learned) -> Learned:
     states = learned.states
     if states is None:
         state = model.start({name: value[:, 0] for name, value in batch.obs.items()})
+        state = state if batch.before is None else batch.before.over(state)
         steps = [state]
         for t in range(batch.action.shape[1]):
             state = model.update(

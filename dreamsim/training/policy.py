@@ -18,6 +18,7 @@ from dreamsim.core.types import Segment
 from dreamsim.data.module import Recordings
 from dreamsim.training.callbacks import Keep
 from dreamsim.training.learner import Learner, run_round
+from dreamsim.training.start import refuse_many
 
 
 class FitPolicy(lightning.LightningModule):
@@ -50,6 +51,7 @@ class FitPolicy(lightning.LightningModule):
         """Load the world and build policy and objective on its view."""
         if self.model is not None:
             return
+        refuse_many(self.trainer)
         run = load(self.world)
         self.run, self.model = run, run.model.requires_grad_(False)
         view = view_space(run.model, run.codec.observation_space)

@@ -19,3 +19,12 @@ DEFAULTS: dict[str, Any] = {
 def trainer_defaults(folder: Path | str, **options: Any) -> dict[str, Any]:
     """Return arguments for ``lightning.Trainer``: budgets, checkpoints and the bar are ours, the rest Lightning's."""
     return {**DEFAULTS, "default_root_dir": str(folder), **options}
+
+
+def refuse_many(trainer: Any) -> None:
+    """Raise ValueError for a run on several devices, which would learn from equal batches."""
+    if trainer.world_size > 1:
+        raise ValueError(
+            f"a run learns on one device, the trainer has {trainer.world_size}; set trainer.devices to 1 "
+            "(several seeds side by side: dreamsim reproduce)"
+        )

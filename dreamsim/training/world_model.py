@@ -17,6 +17,7 @@ from dreamsim.core.run import describe, save
 from dreamsim.core.types import Segment
 from dreamsim.data.module import Recordings
 from dreamsim.training.callbacks import Keep
+from dreamsim.training.start import refuse_many
 
 
 class FitWorldModel(lightning.LightningModule):
@@ -52,6 +53,7 @@ class FitWorldModel(lightning.LightningModule):
         """Build the model for the recordings' spaces and set its statistics from them."""
         if self.model is not None:
             return
+        refuse_many(self.trainer)
         data = self.recordings
         self.model = self._make_model(data.codec.observation_space, data.codec.action_space)
         fit = find_power(self.model, FitsStatistics)

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import lightning
 import numpy as np
 import pytest
 import torch
@@ -16,8 +17,10 @@ from dreamsim.core.run import load
 from dreamsim.data.collect import BadNumber
 from dreamsim.data.module import Experience
 from dreamsim.data.store import Store
+from dreamsim.envs.control import DeepMindControl
 from dreamsim.envs.toy import Line
 from dreamsim.training.learner import NotFinite
+from dreamsim.training.start import refuse_many, trainer_defaults
 from tests.training.conftest import run, small_experience, small_joint, weights
 
 HERE = Path(__file__).parent
@@ -210,3 +213,32 @@ def test_catching_up_after_a_late_start_is_bounded():
         data.replay.episodes = int(steps > 100)
         owed.append(data._owed())
     assert owed == [0] * 6 + [16] * 3
+
+
+def test_half_precision_learns_too(tmp_path):
+    halved = run(tmp_path / "half", precision="bf16-mixed")
+    assert all(torch.isfinite(value).all() for value in weights(halved).values())
+
+
+def test_several_devices_are_refused_in_words(tmp_path):
+    with pytest.raises(ValueError, match="one device"):
+        refuse_many(lightning.Trainer(**trainer_defaults(tmp_path, devices=2, strategy="ddp_spawn")))
+
+
+class Small(DeepMindControl):
+    """Cartpole in pictures of 32 by 32, cut short."""
+
+    def __init__(self) -> None:
+        super().__init__("cartpole", "swingup", repeat=4, pixels=32)
+
+
+@pytest.mark.slow
+def test_pixels_are_learned_from_and_dreamt(tmp_path):
+    data = small_experience(
+        env_steps=2400, warmup=1900, vector_steps=50, keep_every=2400, evaluate_every=2400, updates=0.05
+    )
+    data.env, data.evaluate_episodes = Small, 1
+    module = run(tmp_path, data=data)
+    assert module.gradient_steps > 0
+    obs = {"image": torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)}
+    assert load(tmp_path).actor().act(obs, None, torch.ones(2, dtype=torch.bool)).action.shape == (2, 1)

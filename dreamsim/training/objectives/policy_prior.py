@@ -79,19 +79,24 @@ class PolicyPrior(nn.Module):
 
     def loss(self, model: Any, policy: Any, batch: Segment, learned: Learned) -> Judged:
         """Return the critics' and the policy's losses on windows (B, T)."""
-        weight = self._weights(batch.mask)
-        now = model.view(tree.map(lambda leaf: leaf[:, :-1], learned.states))
-        real = model.view(tree.map(lambda leaf: leaf[:, 1:], learned.observed))
-        target = self._targets(policy, batch, real)
-        value = (self.critic.fit(now, batch.action, target).mean(0) * weight).sum()
-        improved, metrics = self._improve(model, policy, batch, learned)
+        value, target = self._criticise(model, policy, batch, learned)
+        with frozen(model, self.critic):
+            improved, metrics = self._improve(model, policy, batch, learned)
         losses = {"value": self.value * value, "policy": improved}
-        return Judged(losses, {"target": target.mean(), **metrics}, batch.action.shape[0] * self.imagined)
+        return Judged(losses, {"target": target, **metrics}, batch.action.shape[0] * self.imagined)
 
     @torch.no_grad()
     def settle(self) -> None:
         """Move the target critics towards the critics."""
         torch._foreach_lerp_(list(self.target.parameters()), list(self.critic.parameters()), self.target_rate)
+
+    def _criticise(self, model: Any, policy: Any, batch: Segment, learned: Learned) -> tuple[Tensor, Tensor]:
+        """Return the critics' loss and the mean target."""
+        now = model.view(tree.map(lambda leaf: leaf[:, :-1], learned.states))
+        real = model.view(tree.map(lambda leaf: leaf[:, 1:], learned.observed))
+        target = self._targets(policy, batch, real)
+        value = (self.critic.fit(now, batch.action, target).mean(0) * self._weights(batch.mask)).sum()
+        return value, target.mean()
 
     def _targets(self, policy: Any, batch: Segment, following: Obs) -> Tensor:
         """Return lambda-returns (B, T) of the real steps; a sum stops before padding as at the window's end."""
@@ -102,15 +107,15 @@ class PolicyPrior(nn.Module):
 
     def _few(self, critic: Any, view: Obs, action: Tensor) -> Tensor:
         """Return the values (2, ...) of two random critics."""
-        pair = torch.randperm(critic.members)[:2].tolist() if critic.members > 2 else None
+        pair = torch.randperm(critic.members, device=action.device)[:2] if critic.members > 2 else None
         return critic.value(view, action, pair)
 
     def _improve(self, model: Any, policy: Any, batch: Segment, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the policy's loss and what to show; the caller has frozen all but the policy."""
         state, weight = self._starts(batch, learned)
-        with frozen(model, self.critic):
-            gain, entropy, alive, view = self._dream(model, policy, state)
-            last = policy.act(view)
-            gain = gain + alive * self._few(self.critic, view, last.action).mean(0)
+        gain, entropy, alive, view = self._dream(model, policy, state)
+        last = policy.act(view)
+        gain = gain + alive * self._few(self.critic, view, last.action).mean(0)
         entropy = entropy + alive * last.trace["entropy"]
         self.scale.update(gain.detach())
         loss = -((gain / self.scale.value + self.entropy * entropy) * weight).sum()
