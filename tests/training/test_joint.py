@@ -2,9 +2,11 @@
 
 import csv
 import os
+import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -72,14 +74,7 @@ class HalfWay(Experience):
 def test_a_run_killed_at_any_instant_resumes_to_the_same_bits(straight, tmp_path):
     """kill -9 lands wherever it lands after the first checkpoint; the store is never corrupt."""
     _, module = straight
-    code = f"""
-import sys
-from pathlib import Path
-sys.path.insert(0, {str(HERE.parents[1])!r})
-from tests.training.test_joint import run_slowly
-run_slowly(Path({str(tmp_path)!r}))
-"""
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = start_child("run_slowly", tmp_path)
     deadline = time.monotonic() + 120
     while not (tmp_path / "last.ckpt").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -88,6 +83,18 @@ run_slowly(Path({str(tmp_path)!r}))
     child.wait()
     assert (tmp_path / "last.ckpt").exists()
     assert same(weights(module), weights(run(tmp_path, resume=True)))
+
+
+def start_child(function: str, folder: Path) -> subprocess.Popen:
+    """Run a function of this file in a process of its own."""
+    code = f"""
+import sys
+from pathlib import Path
+sys.path.insert(0, {str(HERE.parents[1])!r})
+from tests.training.test_joint import {function}
+{function}(Path({str(folder)!r}))
+"""
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def run_slowly(folder: Path) -> None:
@@ -230,6 +237,54 @@ class Small(DeepMindControl):
 
     def __init__(self) -> None:
         super().__init__("cartpole", "swingup", repeat=4, pixels=32)
+
+
+def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_later(straight, tmp_path):
+    _, module = straight
+    child = start_child("run_on_full_disk", tmp_path)
+    said = child.communicate(timeout=120)[1].decode()
+    assert child.returncode != 0
+    assert "could not save the run" in said and "Free some space" in said
+    assert not list(tmp_path.glob("*.part"))
+    assert same(weights(module), weights(run(tmp_path, resume=True)))
+
+
+def run_on_full_disk(folder: Path) -> None:
+    """Train as ``run`` does; after the first checkpoint no file may grow."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    data = small_experience()
+    data.__class__ = Full
+    run(folder, data=data)
+
+
+class Full(Experience):
+    """Allows files no more than a kilobyte from the first round behind the first checkpoint on."""
+
+    def gather(self, policy):
+        if self.collector.env_steps > 200:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
+        return super().gather(policy)
+
+
+def test_memory_handles_and_threads_stay_constant_over_a_long_run(tmp_path):
+    data = small_experience(env_steps=6400, updates=0.05, evaluate_every=400, keep_every=400, capacity=400)
+    data.__class__ = Watched
+    data.seen = []
+    run(tmp_path, data=data)
+    half = len(data.seen) // 2
+    memory, handles, threads = np.array(data.seen).T
+    assert memory[-1] - memory[half] < 4 * 2**20
+    assert handles[-1] == handles[half] and threads[-1] == threads[half]
+
+
+class Watched(Experience):
+    """Notes resident memory, open files and threads before each round."""
+
+    def gather(self, policy):
+        memory = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        self.seen.append((memory, len(os.listdir("/proc/self/fd")), threading.active_count()))
+        return super().gather(policy)
 
 
 @pytest.mark.slow
