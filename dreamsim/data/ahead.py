@@ -69,6 +69,11 @@ class Ahead:
         """The second process's number."""
         return self._process.pid
 
+    @property
+    def under_way(self) -> bool:
+        """Say whether a phase was started and not finished."""
+        return self._phase is not None
+
     def start(self, weights: dict[str, Any], steps: int) -> None:
         """Begin to collect ``steps`` vector steps with these weights (a ``policy.state_dict()``)."""
         if self._phase is not None:
@@ -220,3 +225,65 @@ def _to_bytes(state: Any) -> bytes:
 
 def _from_bytes(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), weights_only=True)
+
+
+class Behind:
+    """``Ahead`` with the face of a Collector: ``collect`` gives what was lived while the caller last learned.
+
+    The first call waits for its own phase; every call then starts the next one with the
+    policy's present weights, so what is lived is exactly one phase old.
+    """
+
+    def __init__(self, make_collector: Callable[[], Collector], threads: int = 1) -> None:
+        self._make_collector, self._threads = make_collector, threads
+        self._ahead: Ahead | None = None
+        self._saved: dict[str, Any] | None = None
+        self._counters = Counters()
+        self.finished: list[Episode] = []
+        """Episodes that ended before a phase failed."""
+
+    @property
+    def env_steps(self) -> int:
+        """Steps of the raw environment in the phases handed out."""
+        return self._counters.env_steps
+
+    @property
+    def recent_returns(self) -> list[float]:
+        """Returns of the latest episodes handed out, oldest first."""
+        return list(self._counters.recent_returns)
+
+    def collect(self, policy: nn.Module, steps: int) -> list[Episode]:
+        """Return the episodes of the phase under way and start the next one of ``steps`` vector steps."""
+        ahead = self._ahead or self._open(policy)
+        if not ahead.under_way:
+            ahead.start(policy.state_dict(), steps)
+        try:
+            episodes = ahead.finish()
+        except Exception:
+            self.finished = ahead.finished
+            raise
+        self._counters = ahead.counters
+        ahead.start(policy.state_dict(), steps)
+        return episodes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a state that ``load_state_dict`` goes on from exactly, the phase under way included."""
+        if self._ahead is None:
+            raise RuntimeError("nothing has been collected yet; there is no instant to keep")
+        return self._ahead.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state`` at the next ``collect``."""
+        steps, episodes, returns = state["counters"]
+        self._saved, self._counters = state, Counters(steps, episodes, tuple(returns))
+
+    def close(self) -> None:
+        """End the second process, where there is one."""
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def _open(self, policy: nn.Module) -> Ahead:
+        self._ahead = Ahead(self._make_collector, policy, self._threads)
+        if self._saved is not None:
+            self._ahead.load_state_dict(self._saved)
+        return self._ahead

@@ -120,6 +120,10 @@ class Collector:
             self._give_up()
         return [found[place] for place in range(count)]
 
+    def close(self) -> None:
+        """Close the environments."""
+        self._envs.close()
+
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings and tensors that ``load_state_dict`` goes on from exactly."""
         slots = [self._slot_state(row) for row in range(self._count)] if self._obs is not None else []

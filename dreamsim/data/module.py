@@ -19,6 +19,7 @@ from dreamsim.core.parts import Description, describe
 from dreamsim.core.protocols import Policy
 from dreamsim.core.random import derive_seed
 from dreamsim.core.types import Episode, Segment
+from dreamsim.data.ahead import Behind
 from dreamsim.data.collect import Collector
 from dreamsim.data.replay import Replay
 from dreamsim.data.store import Store
@@ -35,6 +36,8 @@ class Experience(lightning.LightningDataModule):
         warmup: environment steps before learning begins, taken by the exploring policy's noise alone.
         envs: environments stepped together.
         processes: processes that step them; 0: in this one, the fastest for cheap environments.
+        ahead: live in a second process while this one learns, with weights exactly one round old; for
+            environments that take as long as the learning.
         updates: gradient steps per environment step.
         batch: windows a gradient step learns from.
         length: steps of a window (T).
@@ -52,6 +55,7 @@ class Experience(lightning.LightningDataModule):
         warmup: int = 4_000,
         envs: int = 4,
         processes: int = 0,
+        ahead: bool = False,
         updates: float = 0.25,
         batch: int = 64,
         length: int = 3,
@@ -63,7 +67,7 @@ class Experience(lightning.LightningDataModule):
     ) -> None:
         super().__init__()
         self.env, self.env_steps, self.warmup = env, env_steps, warmup
-        self.env_count, self.processes, self.updates = envs, processes, updates
+        self.env_count, self.processes, self.ahead, self.updates = envs, processes, ahead, updates
         self.batch, self.length, self.vector_steps = batch, length, vector_steps
         self.evaluate_every, self.evaluate_episodes, self.keep_every = evaluate_every, evaluate_episodes, keep_every
         self._asked_capacity = capacity
@@ -78,15 +82,15 @@ class Experience(lightning.LightningDataModule):
             return
         self._ready = True
         seed = torch.initial_seed() & 0x7FFFFFFF
-        self.envs = vectorise(self.env, self.env_count, self.processes)
-        self.codec = self.envs.codec
-        self.repeat = int(self.envs.metadata.get("action_repeat", 1))
+        self._judging = vectorise(self.env, min(self.evaluate_episodes, 10), self.processes)
+        self.codec = self._judging.codec
+        self.repeat = int(self._judging.metadata.get("action_repeat", 1))
         self.capacity = self._asked_capacity or self._whole_run()
         self.replay = Replay(
             self.capacity, self.codec.observation_space, self.codec.action_size, seed=derive_seed(seed, "replay")
         )
-        self.collector = Collector(self.envs, self.codec, seed=derive_seed(seed, "collect"))
-        self._judging = vectorise(self.env, min(self.evaluate_episodes, 10), self.processes)
+        make = functools.partial(_collector, self.env, self.env_count, self.processes, derive_seed(seed, "collect"))
+        self.collector: Collector | Behind = Behind(make) if self.ahead else make()
         self.judge = Collector(self._judging, self.codec, seed=derive_seed(seed, "judge"))
         self.store = self._open_store()
 
@@ -109,7 +113,7 @@ class Experience(lightning.LightningDataModule):
         """Return the exact memory of the replay when full."""
         return Replay.bytes_needed(self.capacity, self.codec.observation_space, self.codec.action_size)
 
-    def gather(self, policy: Policy) -> list[Episode]:
+    def gather(self, policy: Any) -> list[Episode]:
         """Live through one round of vector steps; store and remember the episodes that ended."""
         try:
             episodes = self.collector.collect(policy, self.vector_steps)
@@ -159,7 +163,7 @@ class Experience(lightning.LightningDataModule):
     def teardown(self, stage: str) -> None:
         """Close environments and store."""
         if self._ready:
-            self.envs.close()
+            self.collector.close()
             self._judging.close()
             self.store.close()
             self._ready = False
@@ -167,7 +171,7 @@ class Experience(lightning.LightningDataModule):
     def _whole_run(self) -> int:
         """Return a capacity that holds the whole run: its steps, and a row for each episode's last observation."""
         steps = math.ceil(self.env_steps / self.repeat) + self.per_round
-        shortest = max(1, int(self.envs.metadata.get("episode_steps", 100)))
+        shortest = max(1, int(self._judging.metadata.get("episode_steps") or 100))
         return steps + steps // shortest + self.env_count
 
     def _owed(self) -> int:
@@ -190,6 +194,11 @@ class Experience(lightning.LightningDataModule):
             return Store(folder)
         rate = self._judging.metadata.get("render_fps")
         return Store.create(folder, self.codec.raw_observation_space, self.codec.raw_action_space, rate=rate)
+
+
+def _collector(env: Callable[[], gym.Env], count: int, processes: int, seed: int) -> Collector:
+    envs = vectorise(env, count, processes)
+    return Collector(envs, envs.codec, seed=seed)
 
 
 class Rounds:

@@ -63,6 +63,15 @@ def test_a_run_stopped_half_way_and_resumed_equals_one_that_went_through(straigh
     assert len(Store(tmp_path / "store")) == 16
 
 
+def test_living_ahead_in_a_second_process_is_as_exact(tmp_path):
+    """One phase behind: not the bits of living here, but the same bits every time, through a stop as well."""
+    whole = weights(run(tmp_path / "whole", data=small_experience(ahead=True)))
+    half = small_experience(ahead=True)
+    half.__class__ = HalfWay
+    run(tmp_path / "half", data=half)
+    assert same(whole, weights(run(tmp_path / "half", resume=True, data=small_experience(ahead=True))))
+
+
 class HalfWay(Experience):
     """Offers only the rounds up to the checkpoint at half time, and two more that are lost."""
 
