@@ -130,6 +130,35 @@ class DecoderFree(nn.Module):
         return torch.sigmoid(-self.termination(latent).squeeze(-1))
 
 
+def nano(observation_space: spaces.Dict, action_space: spaces.Space) -> DecoderFree:
+    """A size that two cores train in minutes: 0.1M parameters, ReLU, the paper's bins cut to [-2, 8] at equal spacing.
+
+    Its critic and policy are ``QEnsemble`` (2 members) and ``SquashedGaussian`` of width 128.
+    """
+    return DecoderFree(
+        observation_space,
+        action_space,
+        latent=64,
+        width=128,
+        encoder_width=128,
+        activation="relu",
+        bins=51,
+        low=-2,
+        high=8,
+        decoder=64,
+    )
+
+
+def size1m(observation_space: spaces.Dict, action_space: spaces.Space) -> DecoderFree:
+    """The paper's 1M: latent 128, width 384; with two critics and a policy of that width."""
+    return DecoderFree(observation_space, action_space, latent=128, width=384)
+
+
+def size5m(observation_space: spaces.Dict, action_space: spaces.Space) -> DecoderFree:
+    """The paper's 5M, its default: latent 512, width 512; with five critics and a policy of that width."""
+    return DecoderFree(observation_space, action_space)
+
+
 class Decoder(nn.Module):
     """Latents (..., F) to vector observations, for filming only; images are not decoded."""
 

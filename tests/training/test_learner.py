@@ -102,6 +102,50 @@ def test_padding_changes_no_loss_of_the_objective():
     torch.testing.assert_close(clean, losses(data))
 
 
+def test_without_imagination_the_policy_s_loss_is_the_paper_s():
+    """-(Q / scale + entropy weight * entropy), weighted by 0.5 ** t over all latents of the window, Q a mean of two."""
+    model, policy, objective = parts(imagined=0)
+    nn.init.normal_(objective.critic.net.weight3)
+    data = batch()
+    learned = model.loss(data)
+    torch.manual_seed(4)
+    judged = objective.loss(model, policy, data, learned)
+    torch.manual_seed(4)
+    policy.act({"latent": learned.observed["latent"][:, 1:]})  # the draw of the critics' targets comes first
+    latents = learned.states["latent"].detach().flatten(0, 1)
+    act = policy.act({"latent": latents})
+    value = objective.critic.value({"latent": latents}, act.action).mean(0).unflatten(0, (8, 4))
+    spread = value[:, 0].detach().sort().values
+    scale = 1 + 0.01 * (max(1.0, float(spread[round(0.95 * 7)] - spread[round(0.05 * 7)])) - 1)
+    entropy = act.trace["entropy"].unflatten(0, (8, 4))
+    by_hand = -((value / scale + 1e-4 * entropy).mean(0) * 0.5 ** torch.arange(4)).mean()
+    torch.testing.assert_close(judged.losses["policy"], by_hand, atol=1e-5, rtol=1e-4)
+
+
+def test_with_imagination_it_is_the_discounted_dream_and_its_leaf():
+    """Two steps by hand: r0 + d r1 + d^2 Q, the model's own rewards, gradients only into the policy."""
+    model, policy, objective = parts(imagined=2)
+    nn.init.normal_(objective.critic.net.weight3)
+    nn.init.normal_(model.reward[-1].weight)
+    data = batch()
+    learned = model.loss(data)
+    torch.manual_seed(4)
+    judged = objective.loss(model, policy, data, learned)
+    torch.manual_seed(4)
+    policy.act({"latent": learned.observed["latent"][:, 1:]})
+    state, gain, entropy = {"latent": learned.observed["latent"][:, 0]}, 0.0, 0.0
+    for k in range(2):
+        act = policy.act(state)
+        state, reward, _ = model.step(state, act.action)
+        gain, entropy = gain + 0.99**k * reward, entropy + 0.99**k * act.trace["entropy"]
+    act = policy.act(state)
+    gain = gain + 0.99**2 * objective.critic.value(state, act.action).mean(0)
+    entropy = entropy + 0.99**2 * act.trace["entropy"]
+    by_hand = -(gain / objective.scale.value + 1e-4 * entropy).mean()
+    torch.testing.assert_close(judged.losses["policy"], by_hand, atol=1e-5, rtol=1e-4)
+    assert judged.imagined == 16
+
+
 def test_the_target_follows_slowly():
     _, _, objective = parts(target_rate=0.25)
     before = objective.target.net.weight1.clone()

@@ -7,7 +7,8 @@ from gymnasium import spaces
 
 from dreamsim.core import tree
 from dreamsim.core.types import Segment
-from worldmodels.decoder_free import DecoderFree, step_weights
+from worldmodels.actors import QEnsemble, SquashedGaussian
+from worldmodels.decoder_free import DecoderFree, nano, size1m, size5m, step_weights
 from worldmodels.nets import simnorm
 
 SPACE = spaces.Dict({"position": spaces.Box(-9, 9, (3,)), "speed": spaces.Box(-9, 9, (2,))})
@@ -126,3 +127,16 @@ def test_discrete_actions_are_one_hot_vectors():
 def test_a_latent_that_cannot_be_cut_into_simplices_is_refused():
     with pytest.raises(ValueError, match="multiple"):
         DecoderFree(SPACE, ACTIONS, latent=20)
+
+
+@pytest.mark.parametrize(
+    ("preset", "members", "width", "count"), [(nano, 2, 128, 0.16e6), (size1m, 2, 384, 1.2e6), (size5m, 5, 512, 4.9e6)]
+)
+def test_presets_have_their_sizes(preset, members, width, count):
+    """Model, critics and policy together; the paper's names round to 1 and 5 million."""
+    model = preset(SPACE, ACTIONS)
+    critic = QEnsemble(model.view_space, 2, members=members, width=width, bins=model.regression.count)
+    policy = SquashedGaussian(model.view_space, ACTIONS, width=width)
+    counted = sum(p.numel() for part in (model, critic, policy) for p in part.parameters())
+    assert abs(counted - count) < 0.1 * count, counted
+    assert torch.isfinite(sum(model.loss(batch()).losses.values()))

@@ -30,7 +30,9 @@ class PolicyPrior(nn.Module):
     Critic targets are lambda-returns along the window, on values min over two random target
     critics of Q(z', pi(z')); ``lam`` = 0, the default, gives TD-MPC2's one-step target, 1 sums
     rewards to the window's end.
-    Source: TD-MPC2, equations 3 to 6 and the released code.
+    Source: TD-MPC2, equations 3 to 6 and the released code. Deviation: one backward pass and
+    one optimiser step serve model, critics and policy together, where the released code
+    steps the policy after the model; the policy sees the model of one step before.
     """
 
     def __init__(
@@ -117,7 +119,8 @@ class PolicyPrior(nn.Module):
         last = policy.act(view)
         gain = gain + alive * self._few(self.critic, view, last.action).mean(0)
         entropy = entropy + alive * last.trace["entropy"]
-        self.scale.update(gain.detach())
+        first = slice(None) if self.imagined else slice(None, None, batch.mask.shape[1] + 1)
+        self.scale.update(gain.detach()[first])
         loss = -((gain / self.scale.value + self.entropy * entropy) * weight).sum()
         metrics = {"gain": gain.detach().mean(), "entropy": entropy.detach().mean(), "scale": self.scale.value.clone()}
         return loss, metrics
