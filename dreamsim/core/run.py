@@ -27,6 +27,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from dreamsim.core.leaf import Bytes
 from dreamsim.core.parts import BadPart, Description, build, describe, user_modules
 from dreamsim.core.random import Stream
 from dreamsim.core.spaces import Codec, space_from_json, space_to_json
@@ -205,13 +206,15 @@ def view_space(model: Any, observation_space: spaces.Dict) -> spaces.Dict:
     with Stream(0, device):
         view = model.eval().view(model.start({name: value.to(device) for name, value in obs.items()}))
     model.train(training)
-    return spaces.Dict({name: _view_box(value[0]) for name, value in view.items()})
+    return spaces.Dict({name: view_box(value[0]) for name, value in view.items()})
 
 
-def _view_box(row: Tensor) -> spaces.Box:
+def view_box(row: Tensor) -> spaces.Box:
+    """Return the space of one row of a view: text, image or numbers."""
+    shape = tuple(row.shape)
     if row.dtype == torch.uint8:
-        return spaces.Box(0, 255, tuple(row.shape), np.uint8)
-    return spaces.Box(-float("inf"), float("inf"), tuple(row.shape), np.float32)
+        return Bytes(*shape) if len(shape) == 1 else spaces.Box(0, 255, shape, np.uint8)
+    return spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
 def _dtype(part: spaces.Space) -> torch.dtype:

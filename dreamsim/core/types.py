@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from dreamsim.core import tree
+
 Obs = dict[str, Tensor]
 """``{name: (B, ...)}``. Images are uint8 (C, H, W); text is UTF-8 bytes, uint8 (L,), padded with 255."""
 
@@ -34,6 +36,17 @@ class Episode(NamedTuple):
     meta: dict[str, Any]  # seed, origin (real, dream, expert), task, success; plain JSON
 
 
+class Before(NamedTuple):
+    """What was believed at obs[0] when a window was last learned from."""
+
+    state: State  # (B, ...), zero in rows without a stored belief
+    known: Tensor  # (B,) bool: False: nothing is stored for this row
+
+    def over(self, started: State) -> State:
+        """Return the stored belief on rows that have one, ``started`` (B, ...) on the others."""
+        return tree.where(self.known, self.state, started)
+
+
 class Segment(NamedTuple):
     """A batch of windows; none crosses an episode. Padding has ``mask`` 0 and is zero everywhere."""
 
@@ -43,7 +56,7 @@ class Segment(NamedTuple):
     terminated: Tensor  # (B, T) bool: the step ended the episode for good
     mask: Tensor  # (B, T) float32: 1 a real step, 0 padding
     trace: dict[str, Tensor]  # (B, T, ...)
-    before: State | None  # belief stored at obs[0]; None: use start
+    before: Before | None  # beliefs stored at obs[0]; None: none are stored, use start
     index: Tensor  # type: ignore[assignment]  # (B, 2) int64 episode and offset: where beliefs are written back
 
 

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dreamsim.core import tree
-from dreamsim.core.types import State
+from dreamsim.core.types import Before, State
 from dreamsim.data.ring import allocate
-
-
-class Before(NamedTuple):
-    """The beliefs at obs[0] that ``Replay.write`` stored, as ``Segment.before``.
-
-    A caller uses ``tree.where(before.known, before.state, model.start(first_obs))``.
-    """
-
-    state: State  # (B, ...), zero in rows without a stored belief
-    known: Tensor  # (B,) bool: False: nothing was stored for this row, use start
 
 
 class Beliefs:

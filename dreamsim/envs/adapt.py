@@ -109,13 +109,16 @@ class Chunk(gym.Wrapper):
         return self._stack([obs]), info
 
     def step(self, action: Sequence[Any]) -> tuple[dict[str, np.ndarray], float, bool, bool, Info]:
-        seen, total = [], 0.0
-        for part in action:
+        seen, applied, total, reported = [], [*action], 0.0, False
+        for place, part in enumerate(action):
             obs, reward, terminated, truncated, info = self.env.step(part)
             seen.append(obs)
             total += float(reward)
+            if "applied" in info:
+                applied[place], reported = info["applied"], True
             if terminated or truncated:
                 break
+        info = {**info, "applied": tuple(applied)} if reported else info
         return self._stack(seen), total, terminated, truncated, info
 
     def _stack(self, seen: list[Any]) -> dict[str, np.ndarray]:

@@ -14,10 +14,10 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from dreamsim.core import tree
-from dreamsim.core.leaf import Bytes
 from dreamsim.core.plain import from_plain, to_plain
 from dreamsim.core.protocols import WorldModel
 from dreamsim.core.random import Stream, derive_seed
+from dreamsim.core.run import view_box
 from dreamsim.core.spaces import Codec
 from dreamsim.core.types import Obs, State
 from dreamsim.envs.adapt import checked_mask, row_seeds, unit_box
@@ -249,16 +249,9 @@ class Dream(VectorEnv):
         with Stream(0, self._device):
             first = torch.zeros(1, dtype=torch.int64, device=self._device)
             view = self._model.view(self._table.believe(self._model, first))
-        return spaces.Dict({name: _box(value[0]) for name, value in view.items()})
+        return spaces.Dict({name: view_box(value[0]) for name, value in view.items()})
 
 
 def _numpy(view: Obs) -> dict[str, np.ndarray]:
     """Return copies: what was handed out stays as it was."""
     return {name: np.array(value.detach().cpu()) for name, value in view.items()}
-
-
-def _box(row: Tensor) -> spaces.Box:
-    shape = tuple(row.shape)
-    if row.dtype == torch.uint8:
-        return Bytes(*shape) if len(shape) == 1 else spaces.Box(0, 255, shape, np.uint8)
-    return spaces.Box(-np.inf, np.inf, shape, np.float32)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dreamsim.core import tree
 from dreamsim.core.protocols import WorldModel
-from dreamsim.core.types import Episode, Obs, Segment, State
+from dreamsim.core.types import Before, Episode, Obs, Segment, State
 
 Starts = Segment | Obs | Iterable[Episode]
 
@@ -23,7 +23,7 @@ class Table(NamedTuple):
     obs: Obs  # (S, c + 1, ...)
     action: Tensor  # (S, c, A)
     mask: Tensor  # (S, c) bool
-    before: State | None  # belief (S, ...) at obs[:, 0]
+    before: Before | None  # beliefs (S, ...) stored at obs[:, 0]
 
     @classmethod
     def read(cls, starts: Starts, device: torch.device) -> Table:
@@ -54,7 +54,9 @@ class Table(NamedTuple):
         """Return the beliefs (k, ...) after the histories of ``index`` (k,)."""
         obs = tree.select(self.obs, index)
         first = tree.select(obs, (slice(None), 0))
-        state = model.start(first) if self.before is None else tree.select(self.before, index)
+        state = model.start(first)
+        if self.before is not None:
+            state = tree.select(self.before, index).over(state)
         for time in range(self.mask.shape[1]):
             seen = tree.select(obs, (slice(None), time + 1))
             updated = model.update(state, self.action[index, time], seen)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from dreamsim.core import tree
 from dreamsim.core.spaces import Codec, Scale
-from dreamsim.core.types import Episode
-from dreamsim.data.beliefs import Before
+from dreamsim.core.types import Before, Episode
 from dreamsim.data.replay import Replay
 
 SPACE = spaces.Dict({"count": spaces.Box(-np.inf, np.inf, (1,), np.float32)})

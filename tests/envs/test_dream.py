@@ -9,7 +9,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dreamsim.core.spaces import Codec
-from dreamsim.core.types import Act, Segment
+from dreamsim.core.types import Act, Before, Segment
 from dreamsim.data.collect import Collector
 from dreamsim.envs.adapt import adapt
 from dreamsim.envs.dream import Dream
@@ -180,13 +180,12 @@ def test_histories_are_lived_through_and_padding_is_skipped():
 
 
 def test_stored_beliefs_are_begun_from():
-    belief = {"time": torch.tensor([[5.0]]), "end": torch.tensor([[9.0]])}
-    none = torch.zeros(1, 0)
-    starts = Segment(
-        {"observation": torch.zeros(1, 1, 1)}, none[..., None], none, none.bool(), none, {}, belief, torch.zeros(1, 2)
-    )
-    obs, _ = Dream(ClockModel(), starts, 1, 5, CODEC).reset()
-    assert obs["observation"].item() == 5
+    belief = {"time": torch.tensor([[5.0], [0.0]]), "end": torch.tensor([[9.0], [0.0]])}
+    before = Before(belief, torch.tensor([True, False]))
+    none, seen = torch.zeros(2, 0), {"observation": torch.full((2, 1, 1), 2.0)}
+    starts = Segment(seen, none[..., None], none, none.bool(), none, {}, before, torch.zeros(2, 2))
+    obs, _ = Dream(ClockModel(), starts, 2, 5, CODEC).reset(options={"start": [0, 1]})
+    assert obs["observation"][:, 0].tolist() == [5, 2]
 
 
 def test_episodes_and_functions_serve_as_starts():
