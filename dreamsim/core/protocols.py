@@ -86,6 +86,13 @@ class FitsStatistics(Protocol):
         """Set the model's statistics buffers from a large batch of real windows."""
 
 
+class KeepsBeliefs(Protocol):
+    """Power: learn from beliefs that earlier updates stored, as ``Segment.before``."""
+
+    def keeps_beliefs(self) -> bool:
+        """Say whether the beliefs found while learning shall be written back to replay."""
+
+
 class MissingPower(TypeError):
     """A model or policy was asked for something it cannot do."""
 

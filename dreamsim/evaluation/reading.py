@@ -130,7 +130,7 @@ def _gap(judgement: Judgement, row: Beside) -> str:
     if row.gap.size < 2:
         return f"{over} dream and reality differ by {amount}; one episode cannot say whether by chance."
     if share < 0.01:
-        return f"{over} the policy earns the same in the dream as in reality, within 1%."
+        return f"{over} the policy earns the same in the dream as in reality, within 1% of its usual sum."
     if row.gap.low <= 0 <= row.gap.high:
         return f"{over} the gap of {amount} cannot be told from chance with {row.gap.size} episodes."
     if row.gap.mean < 0:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from torch import nn
 
 from dreamsim.core import tree
-from dreamsim.core.protocols import FitsStatistics, find_power
+from dreamsim.core.protocols import FitsStatistics, KeepsBeliefs, find_power
 from dreamsim.core.random import derive_seed
 from dreamsim.core.run import describe, load, save, view_space
 from dreamsim.data.module import Draws, Experience
@@ -134,7 +134,9 @@ class FitJoint(lightning.LightningModule):
         self._fit_statistics()
         progress = self.progress
         self.learner.set_rate(_cooled(progress, self.cool_from, self.cool_to))
-        report = run_round(self.learner, (tree.to(b, self.device) for b in batch), self.experience.replay.write)
+        keeps = find_power(self.model, KeepsBeliefs)
+        write = self.experience.replay.write if keeps is not None and keeps() else None
+        report = run_round(self.learner, (tree.to(b, self.device) for b in batch), write)
         self.gradient_steps += report.gradient_steps
         self.imagined_steps += report.imagined_steps
         for phase, seconds in report.seconds.items():

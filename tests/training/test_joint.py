@@ -1,6 +1,7 @@
 """A joint run end to end on toy worlds: counters, determinism, resume, what it leaves behind."""
 
 import csv
+import functools
 import os
 import resource
 import signal
@@ -20,6 +21,7 @@ from dreamsim.data.collect import BadNumber
 from dreamsim.data.module import Experience
 from dreamsim.data.store import Store
 from dreamsim.envs.control import DeepMindControl
+from dreamsim.envs.named import Named
 from dreamsim.envs.toy import Line
 from dreamsim.training.learner import NotFinite
 from dreamsim.training.start import refuse_many, trainer_defaults
@@ -229,6 +231,17 @@ def test_catching_up_after_a_late_start_is_bounded():
         data.replay.episodes = int(steps > 100)
         owed.append(data._owed())
     assert owed == [0] * 6 + [16] * 3
+
+
+def test_actions_in_other_bounds_and_costs_for_rewards_are_learned_too(tmp_path):
+    """Pendulum acts in [-2, 2]; what is stored is in those units, what is learned from in [-1, 1]."""
+    data = small_experience(env_steps=440, warmup=400, vector_steps=20)
+    data.env = functools.partial(Named, id="Pendulum-v1")
+    module = run(tmp_path, data=data)
+    assert module.gradient_steps >= 10
+    raw = Store(tmp_path / "store").episode(0).action
+    unit = data.replay.sample(64, 3).action
+    assert 1 < np.abs(raw).max() <= 2 and unit.abs().max() <= 1
 
 
 def test_half_precision_learns_too(tmp_path):

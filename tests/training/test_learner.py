@@ -7,12 +7,12 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from dreamsim.core.types import Segment
+from dreamsim.core.types import Learned, Segment
 from dreamsim.training.flat import Flat
 from dreamsim.training.learner import Learner, run_round
 from dreamsim.training.objectives.policy_prior import PolicyPrior, RunningScale, frozen
 from tests.training.conftest import CRITIC
-from worldmodels.actors import SquashedGaussian
+from worldmodels.actors import Categorical, SquashedGaussian
 from worldmodels.decoder_free import DecoderFree
 
 SPACE, ACTIONS = spaces.Dict({"observation": spaces.Box(-1, 1, (3,))}), spaces.Box(-1, 1, (2,))
@@ -83,6 +83,67 @@ def test_a_terminated_step_has_no_future_and_a_truncated_one_has():
     target = objective._targets(policy, data._replace(terminated=ended), following)
     torch.testing.assert_close(target[0], data.reward[0])
     assert (target[1:] - data.reward[1:]).abs().min() > 0
+
+
+def test_what_follows_a_termination_is_worth_what_the_user_says():
+    """With costs for rewards and 0 behind the end, ending early would be the best; the absorbing value mends it."""
+    model, policy, objective = parts(absorbing=-50.0)
+    data = batch()
+    ended = data.terminated.clone()
+    ended[0] = True
+    following = {"latent": model.loss(data).observed["latent"][:, 1:]}
+    target = objective._targets(policy, data._replace(terminated=ended), following)
+    torch.testing.assert_close(target[0], data.reward[0] - 0.99 * 50)
+
+
+class ExactCorridor(nn.Module):
+    """Corridor's five cells as a table: the step onto the last cell gives 1 and ends."""
+
+    def step(self, state, action):
+        cell = state["latent"]
+        right = torch.cat([torch.zeros_like(cell[:, :1]), cell[:, :-1]], 1)
+        left = torch.cat([cell[:, 1:], torch.zeros_like(cell[:, :1])], 1)
+        following = action[:, 1:] * right + action[:, :1] * left
+        return {"latent": following}, following[:, 4], 1 - following[:, 4]
+
+    def view(self, state):
+        return state
+
+    def loss(self, batch):
+        cells = batch.obs["observation"]
+        return Learned({}, {"latent": cells}, {"latent": cells})
+
+
+def test_the_last_action_before_the_goal_gets_its_credit():
+    """Its own reward counts although it ends the episode, and what comes behind the end counts for nothing."""
+    space, actions = spaces.Dict({"latent": spaces.Box(0, 1, (5,))}), spaces.Discrete(2)
+    torch.manual_seed(0)
+    policy = Categorical(space, actions, width=16)
+    nn.init.normal_(policy.net[-1].weight)
+    objective = PolicyPrior(space, actions, CRITIC, imagined=3, entropy=0.0, discount=0.5)
+    nn.init.constant_(objective.critic.net.bias3, 0.0)
+    before_goal = {"latent": torch.eye(5)[[3]]}
+    gain, _, alive, _ = objective._dream(ExactCorridor(), Right(policy), before_goal)
+    assert float(gain) == 1.0 and float(alive) == 0.0
+    data = Segment(
+        {"observation": torch.eye(5)[torch.tensor([[3, 4]])]}, torch.tensor([[[0.0, 1.0]]]), torch.ones(1, 1),
+        torch.ones(1, 1, dtype=torch.bool), torch.ones(1, 1), {}, None, torch.zeros(1, 2, dtype=torch.long),
+    )  # fmt: skip
+    model = ExactCorridor()
+    objective.loss(model, policy, data, model.loss(data)).losses["policy"].backward()
+    assert policy.net[-1].bias.grad[1] < 0 < policy.net[-1].bias.grad[0]
+
+
+class Right(nn.Module):
+    """Always goes right."""
+
+    def __init__(self, policy):
+        super().__init__()
+        self.policy = policy
+
+    def act(self, view, memory=None, first=None, applied=None):
+        act = self.policy.act(view)
+        return act._replace(action=torch.tensor([[0.0, 1.0]]).expand_as(act.action))
 
 
 def test_padding_changes_no_loss_of_the_objective():

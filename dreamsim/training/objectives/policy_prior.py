@@ -30,6 +30,9 @@ class PolicyPrior(nn.Module):
     Critic targets are lambda-returns along the window, on values min over two random target
     critics of Q(z', pi(z')); ``lam`` = 0, the default, gives TD-MPC2's one-step target, 1 sums
     rewards to the window's end.
+    ``absorbing`` is the value of what follows a termination: 0, the default, makes an early end
+    the best that costs can hope for; a task whose rewards are negative wants the worst return here.
+
     Source: TD-MPC2, equations 3 to 6 and the released code. Deviation: one backward pass and
     one optimiser step serve model, critics and policy together, where the released code
     steps the policy after the model; the policy sees the model of one step before.
@@ -50,6 +53,7 @@ class PolicyPrior(nn.Module):
         entropy: float = 1e-4,
         imagined: int = 0,
         lam: float = 0.0,
+        absorbing: float = 0.0,
     ) -> None:
         super().__init__()
         action_size = int(action_space.n) if isinstance(action_space, spaces.Discrete) else action_space.shape[0]
@@ -58,7 +62,7 @@ class PolicyPrior(nn.Module):
         self.scale = RunningScale(target_rate)
         self.discount, self.rate, self.encoder_rate, self.clip = discount, rate, encoder_rate, clip
         self.target_rate, self.decay, self.value, self.entropy = target_rate, decay, value, entropy
-        self.imagined, self.lam = imagined, lam
+        self.imagined, self.lam, self.absorbing = imagined, lam, absorbing
 
     def groups(self, model: Any, policy: Any) -> list[dict[str, Any]]:
         """Encoder at a fraction of the rate, the rest of the model with the critics, the policy apart."""
@@ -105,7 +109,9 @@ class PolicyPrior(nn.Module):
         with torch.no_grad():
             value = self._few(self.target, following, policy.act(following).action).amin(0)
             goes_on = torch.cat([batch.mask[:, 1:], torch.zeros_like(batch.mask[:, :1])], 1)
-            return lambda_returns(batch.reward, (~batch.terminated).float(), value, self.discount, self.lam * goes_on)
+            proceed = (~batch.terminated).float()
+            reward = batch.reward + self.discount * self.absorbing * (1 - proceed)
+            return lambda_returns(reward, proceed, value, self.discount, self.lam * goes_on)
 
     def _few(self, critic: Any, view: Obs, action: Tensor) -> Tensor:
         """Return the values (2, ...) of two random critics."""
@@ -132,7 +138,8 @@ class PolicyPrior(nn.Module):
         dreamt = imagine(model, policy, state, self.imagined)
         alive = torch.cumprod(self.discount * dreamt.proceed, 1)
         before = torch.cat([torch.ones_like(alive[:, :1]), alive[:, :-1]], 1)
-        gain = (before * dreamt.reward).sum(1)
+        reward = dreamt.reward + self.discount * self.absorbing * (1 - dreamt.proceed)
+        gain = (before * reward).sum(1)
         entropy = (before * dreamt.trace["entropy"]).sum(1)
         return gain, entropy, alive[:, -1], {name: view[:, -1] for name, view in dreamt.view.items()}
 
