@@ -80,7 +80,7 @@ def bare_step(learner: Learner, size: Size) -> Callable[[], float]:
     copies are left out.
     """
     model, policy, critic = learner.model, learner.policy, learner.objective.critic  # type: ignore[union-attr]
-    batch = data(size)
+    batch, pair = data(size), torch.tensor([0, 1])
     modules: tuple[Any, ...] = (model, policy, critic)
     parameters = [p for module in modules for p in module.parameters()]
     optimiser = torch.optim.Adam(parameters, fused=True)
@@ -89,7 +89,7 @@ def bare_step(learner: Learner, size: Size) -> Callable[[], float]:
         first = model.encoder({"state": batch.obs[:, 0]})
         with torch.no_grad():
             later = model.encoder({"state": batch.obs[:, 1:]})
-            critic.net(torch.cat([later, _half(policy.net(later))], -1), [0, 1])
+            critic.net(torch.cat([later, _half(policy.net(later))], -1), pair)
         latents, inputs = [first], []
         for t in range(size.horizon):
             inputs.append(torch.cat([latents[-1], batch.action[:, t]], -1))
@@ -98,7 +98,7 @@ def bare_step(learner: Learner, size: Size) -> Callable[[], float]:
         losses = [model.reward(both).mean(), critic.net(both).mean(), states.square().mean()]
         _demand_gradients(critic, False)
         still = states.detach()
-        losses.append(critic.net(torch.cat([still, _half(policy.net(still))], -1), [0, 1]).mean())
+        losses.append(critic.net(torch.cat([still, _half(policy.net(still))], -1), pair).mean())
         _demand_gradients(critic, True)
         torch.stack(losses).sum().backward()
         optimiser.step()
