@@ -24,7 +24,8 @@ SUMMARY = (
     *("env steps", "gradient steps", "imagined steps", "minutes"),
 )
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
-GREYS = ("#555555", "#888888", "#aaaaaa")
+MARKS = (("#444444", "o"), ("#777777", "s"), ("#a0a0a0", "^"))  # of published curves
+SPARSE = 4  # published points fewer than this are not joined: a line would claim what happened between
 
 
 def gather(queue: dict[str, Any], entries: Sequence[Entry], command: str) -> dict[str, Any]:
@@ -109,6 +110,8 @@ def _page(record: dict[str, Any], figures: Sequence[Path]) -> str:
         "",
         *(f"![{figure.stem}]({figure.name})" for figure in figures),
         "",
+        "Curves are means over runs of evaluations during training; bands and bars reach from the lowest run to the highest.",
+        "",
         "## Every run",
         "",
         "| task | method | seed | score | worst and best episode | env steps | minutes |",
@@ -151,19 +154,26 @@ def _figure(path: Path, task: str, record: dict[str, Any], published: Path) -> N
         for colour, ((_, method), rows) in zip(COLOURS, _groups(_of(record["rows"], task)), strict=False):
             steps, curves = _aligned([row["curve"] for row in rows])
             furthest = max(furthest, *steps)
-            _band(axes, steps, curves, f"{method} (dreamsim, n={len(rows)})", colour, "-")
-        for colour, curve in zip(GREYS, _of(record["published"], task), strict=False):
+            _band(axes, steps, curves, f"{method} (dreamsim, n={len(rows)})", colour)
+        for (colour, mark), curve in zip(MARKS, _of(record["published"], task), strict=False):
             steps, curves = _published(published / curve["file"], curve["where"], max(100_000, furthest))
-            _band(axes, steps, curves, f"{curve['name']} (published, n={len(curves)})", colour, "--")
+            _points(axes, steps, curves, f"{curve['name']} (published, n={len(curves)})", colour, mark)
         axes.set(xlabel="environment steps", ylabel="return", title=task)
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
         figure.savefig(path, metadata={"Date": None})
 
 
-def _band(axes: Any, steps: np.ndarray, curves: np.ndarray, label: str, colour: str, style: str) -> None:
-    axes.plot(steps, curves.mean(0), style, color=colour, label=label)
+def _band(axes: Any, steps: np.ndarray, curves: np.ndarray, label: str, colour: str) -> None:
+    axes.plot(steps, curves.mean(0), color=colour, label=label)
     axes.fill_between(steps, curves.min(0), curves.max(0), color=colour, alpha=0.15, linewidth=0)
+
+
+def _points(axes: Any, steps: np.ndarray, curves: np.ndarray, label: str, colour: str, mark: str) -> None:
+    mean = curves.mean(0)
+    reach = np.abs(np.stack([curves.min(0), curves.max(0)]) - mean)
+    line = "none" if len(steps) < SPARSE else "--"
+    axes.errorbar(steps, mean, reach, color=colour, label=label, marker=mark, linestyle=line, capsize=3, markersize=5)
 
 
 def _aligned(curves: Sequence[Sequence[Sequence[float]]]) -> tuple[np.ndarray, np.ndarray]:
