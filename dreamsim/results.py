@@ -110,7 +110,7 @@ def _page(record: dict[str, Any], figures: Sequence[Path]) -> str:
         "",
         *(f"![{figure.stem}]({figure.name})" for figure in figures),
         "",
-        "Curves are means over runs of evaluations during training; bands and bars reach from the lowest run to the highest.",
+        "Curves are means over runs of evaluations during training; bands and bars reach from lowest to highest run.",
         "",
         "## Every run",
         "",
