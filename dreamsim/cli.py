@@ -12,7 +12,7 @@ from typing import Any
 from jsonargparse import auto_cli
 
 from dreamsim import commands
-from dreamsim.options import Parser, Refused, accepted, explain
+from dreamsim.options import Parser, Refused, accepted, explain, with_flags
 
 LEARNING = {
     "fit": "Train: a world model, a policy inside it, or both together; resume with --resume.",
@@ -61,7 +61,7 @@ def _run(given: list[str]) -> int:
 
         learn(given)
     elif name in COMMANDS:
-        auto_cli({name: COMMANDS[name]}, args=given, parser_class=Parser, prog="dreamsim")
+        auto_cli({name: COMMANDS[name]}, args=with_flags(given), parser_class=Parser, prog="dreamsim")
     else:
         return _fail(explain(f"invalid choice: {name!r}", [*LEARNING, *COMMANDS]), 2)
     return 0

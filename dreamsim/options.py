@@ -43,6 +43,15 @@ class Parser(ArgumentParser):
         raise Refused(message, self) from ex
 
 
+def with_flags(arguments: Sequence[str]) -> list[str]:
+    """Return arguments in which an option without a value, such as ``--draw``, says ``--draw=true``."""
+    given = []
+    for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
+        bare = argument.startswith("--") and "=" not in argument and following.startswith("--")
+        given.append(f"{argument}=true" if bare and argument not in ("--help", "--print_config") else argument)
+    return given
+
+
 def accepted(refused: Refused, given: Sequence[str]) -> list[str]:
     """Return every option name that the refusing parser, or the command among ``given``, would have taken."""
     parsers = [refused.parser]

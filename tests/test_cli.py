@@ -128,6 +128,13 @@ def test_a_misspelt_key_of_a_config_is_refused_at_any_depth(tmp_path, monkeypatc
     assert not Path("runs").exists()
 
 
+def test_an_option_that_is_a_flag_needs_no_value(config, capsys):
+    code, text = said(capsys, "reproduce", "line", "--draw")
+    assert code == 1 and "nothing is recorded in docs/results/line.json" in text
+    code, text = said(capsys, "reproduce", "line", "--draw", "--jobs", "2")
+    assert code == 1 and "nothing is recorded" in text
+
+
 def test_a_misspelt_class_is_refused_with_the_nearest_right_one(config, capsys):
     code, text = said(capsys, "fit", "--config", config, "--data.init_args.env", "dreamsim.envs.toy.Lime")
     assert code == 2 and "dreamsim.envs.toy has no 'Lime'; nearest: Line" in text
