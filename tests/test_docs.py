@@ -37,6 +37,13 @@ def test_every_link_and_file_named_exists(page):
         assert (ROOT / target).exists(), f"{page.name} names {target}"
 
 
+def test_the_architecture_names_every_file_of_ours():
+    page = (ROOT / "docs/architecture.md").read_text()
+    for package in ("dreamsim", "worldmodels", "robots"):
+        for path in (ROOT / package).rglob("*.py"):
+            assert path.name in page or path.name == "__init__.py", f"docs/architecture.md says nothing of {path.name}"
+
+
 def test_the_readme_asks_for_extras_that_exist():
     import tomllib
 
