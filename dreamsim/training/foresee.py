@@ -93,4 +93,4 @@ def _check_room(replay: int, disk: int, folder: Path) -> None:
 
 
 def _amount(size: float) -> str:
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.0f} MiB"
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.1f} MiB"
