@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -62,10 +61,10 @@ def said(capsys, *arguments: str) -> tuple[int, str]:
     return code, captured.out + captured.err
 
 
-def test_help_and_version_come_at_once():
-    began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "dreamsim.cli", "--help"], capture_output=True, text=True, check=True)
-    assert time.perf_counter() - began < 2
+def test_help_and_version_load_nothing_heavy():
+    code = "import sys; from dreamsim.cli import main; main(['--help']); print('heavy:', 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "heavy: False" in done.stdout
     for command in ("fit", "evaluate", "play", "check env", "reproduce", "doctor"):
         assert f"  {command} " in done.stdout
     done = subprocess.run(
