@@ -1,4 +1,4 @@
-"""Which member of an ensemble learns from which window: a bootstrap that needs no memory."""
+"""Which member of an ensemble learns from which window, and what none learns from: a bootstrap that needs no memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,26 @@ def bagged(index: Tensor, members: int, seed: int = 0) -> Tensor:
     depend on nothing but episode, offset, member and seed: they stay the same whenever a window
     is drawn and however much data comes in.
     """
-    value = _mixed(torch.tensor(seed, device=index.device) + _GOLDEN)
-    for part in (index[:, 0], index[:, 1], torch.arange(members, device=index.device)[:, None]):
-        value = _mixed(value ^ (part + _GOLDEN))
-    uniform = ((value >> 11) & ((1 << 53) - 1)).double() / 2**53
+    uniform = _uniform(index, torch.arange(members, device=index.device)[:, None], seed)
     chances = [math.exp(-1) / math.factorial(count) for count in range(12)]
     limits = torch.tensor(chances, dtype=torch.double, device=index.device).cumsum(0)
     return torch.bucketize(uniform, limits, right=True).float()
+
+
+def held_out(index: Tensor, share: float, seed: int = 0) -> Tensor:
+    """Return which windows (B,) bool of ``Segment.index`` (B, 2) nobody is to learn from: about ``share`` of them.
+
+    Like ``bagged`` it depends on nothing but episode, offset and seed.
+    """
+    return _uniform(index, torch.full((1, 1), -1, device=index.device), seed)[0] < share
+
+
+def _uniform(index: Tensor, members: Tensor, seed: int) -> Tensor:
+    """Return a number in [0, 1) for each member (M, 1) and window (B, 2): (M, B) double."""
+    value = _mixed(torch.tensor(seed, device=index.device) + _GOLDEN)
+    for part in (index[:, 0], index[:, 1], members):
+        value = _mixed(value ^ (part + _GOLDEN))
+    return ((value >> 11) & ((1 << 53) - 1)).double() / 2**53
 
 
 def _mixed(value: Tensor) -> Tensor:

@@ -86,6 +86,13 @@ class FitsStatistics(Protocol):
         """Set the model's statistics buffers from a large batch of real windows."""
 
 
+class Revises(Protocol):
+    """Power: bring what is chosen by data up to date between rounds of learning, never inside ``loss``."""
+
+    def revise(self, batch: Segment) -> None:
+        """Choose anew, for example the best members of an ensemble, by a large batch of real windows."""
+
+
 class KeepsBeliefs(Protocol):
     """Power: learn from beliefs that earlier updates stored, as ``Segment.before``."""
 
