@@ -75,6 +75,14 @@ def build(description: Description, *args: Any) -> Any:
     return part
 
 
+def portable(factory: Callable) -> Callable:
+    """Return a factory that can go to another process: one with an import path goes as its description."""
+    try:
+        return functools.partial(build, describe(factory))
+    except BadPart:
+        return factory  # a lambda or a local class, which the sender may still be able to carry
+
+
 def resolve(path: str) -> Any:
     """Return what an import path names, importing only installed packages and the working directory."""
     module_name, _, name = path.rpartition(".")

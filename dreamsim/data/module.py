@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from dreamsim.core import tree
-from dreamsim.core.parts import Description, describe
+from dreamsim.core.parts import Description, describe, portable
 from dreamsim.core.protocols import Policy
 from dreamsim.core.random import derive_seed
 from dreamsim.core.types import Episode, Segment
@@ -66,7 +66,12 @@ class Experience(lightning.LightningDataModule):
         keep_every: int = 10_000,
     ) -> None:
         super().__init__()
-        self.env, self.env_steps, self.warmup = env, env_steps, warmup
+        at_least(1, env_steps=env_steps, envs=envs, batch=batch, length=length, vector_steps=vector_steps)
+        at_least(1, evaluate_every=evaluate_every, evaluate_episodes=evaluate_episodes, keep_every=keep_every)
+        at_least(0, warmup=warmup, processes=processes, updates=updates, capacity=capacity)
+        if warmup >= env_steps:
+            raise ValueError(f"warmup must end before the run does, got {warmup:,} of {env_steps:,} environment steps")
+        self.env, self.env_steps, self.warmup = portable(env), env_steps, warmup
         self.env_count, self.processes, self.ahead, self.updates = envs, processes, ahead, updates
         self.batch, self.length, self.vector_steps = batch, length, vector_steps
         self.evaluate_every, self.evaluate_episodes, self.keep_every = evaluate_every, evaluate_episodes, keep_every
@@ -201,22 +206,29 @@ def _collector(env: Callable[[], gym.Env], count: int, processes: int, seed: int
     return Collector(envs, envs.codec, seed=seed)
 
 
+def at_least(low: float, **numbers: float) -> None:
+    """Raise ValueError, naming it, for a number below ``low``."""
+    for name, value in numbers.items():
+        if value < low:
+            raise ValueError(f"{name} must be {low} or more, got {value}")
+
+
 class Rounds:
-    """The rounds of a run as a loader: each item draws its batches only when it is iterated.
+    """The rounds a run has left, as a loader: each item draws its batches only when it is iterated.
 
     It has a length, so that Lightning takes no item before it is needed.
     """
 
     def __init__(self, experience: Experience) -> None:
         self.experience = experience
+        done = experience.collector.env_steps // (experience.per_round * experience.repeat)
+        self._left = max(0, experience.rounds - done)
 
     def __len__(self) -> int:
-        return self.experience.rounds
+        return self._left
 
     def __iter__(self) -> Iterator[Draws]:
-        done = self.experience.collector.env_steps // (self.experience.per_round * self.experience.repeat)
-        for _ in range(done, len(self)):
-            yield Draws(self.experience)
+        return (Draws(self.experience) for _ in range(self._left))
 
 
 class Draws:
@@ -253,6 +265,9 @@ class Recordings(lightning.LightningDataModule):
         env: Callable[[], gym.Env] | None = None,
     ) -> None:
         super().__init__()
+        at_least(1, batches=batches, batch=batch, length=length)
+        at_least(2, hold_out=hold_out)
+        at_least(0, workers=workers)
         self.data, self.batches, self.batch, self.length = Path(data), batches, batch, length
         self.hold_out, self.workers, self.env = hold_out, workers, env
         self.used = 0  # batches learned from so far

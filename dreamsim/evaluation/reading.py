@@ -45,7 +45,7 @@ def reading(judgement: Judgement) -> list[str]:
     """Return plain sentences: reality, trusted horizon, exploitation gap, rewards and ends."""
     said = [*_reality(judgement)]
     if judgement.drift is not None:
-        said += [_horizon(judgement), *(_gap(judgement, row) for row in judgement.beside), *_rewards(judgement)]
+        said += [_horizon(judgement), *(told_gap(row) for row in judgement.beside), *_rewards(judgement)]
     return said + _late(judgement)
 
 
@@ -121,16 +121,17 @@ def _horizon(judgement: Judgement) -> str:
     return f"{kept}at {steps(failed)} {why}.{extra}"
 
 
-def _gap(judgement: Judgement, row: Beside) -> str:
+def told_gap(row: Beside) -> str:
+    """Say how much more or less a policy earns in the dream than in reality over the same steps."""
     over = f"Over the first {steps(row.horizon)}" if row.horizon > 1 else "Over the first step"
-    rewards = np.concatenate([episode.reward for episode in judgement.outcome.episodes])
-    usual = max(abs(float(row.real.mean())), float(np.abs(rewards).mean()) * row.horizon, 1e-12)
-    share = abs(row.gap.mean) / usual
-    amount = f"{number(abs(row.gap.mean))} ({share:.0%} of what it really earns in so many steps)"
+    earned = abs(float(row.real.mean()))
+    share = abs(row.gap.mean) / earned if earned else (float("inf") if row.gap.mean else 0.0)
+    part = f"{share:.0%} of what it really earns" if earned else "it really earns nothing"
+    amount = f"{number(abs(row.gap.mean))} ({part} in so many steps)"
     if row.gap.size < 2:
         return f"{over} dream and reality differ by {amount}; one episode cannot say whether by chance."
     if share < 0.01:
-        return f"{over} the policy earns the same in the dream as in reality, within 1% of its usual sum."
+        return f"{over} the policy earns the same in the dream as in reality, within 1%."
     if row.gap.low <= 0 <= row.gap.high:
         return f"{over} the gap of {amount} cannot be told from chance with {row.gap.size} episodes."
     if row.gap.mean < 0:

@@ -114,7 +114,8 @@ def _check_folder(folder: Path, starts: bool) -> None:
     """Refuse to write a new run over an old one, and to continue one that has not saved yet."""
     saved = (folder / CHECKPOINT).is_file()
     if starts and (saved or (folder / "store").exists()):
-        cure = f"continue it with --run {folder} --resume" if saved else "it never saved: delete it"
+        unsaved = "another process may be training in it; if none is, it never saved: delete it"
+        cure = f"continue it with --run {folder} --resume" if saved else unsaved
         raise FileExistsError(f"{folder} already holds a run; {cure}, or name another folder with --run")
     if not starts and not saved:
         raise FileNotFoundError(f"{folder} has no {CHECKPOINT} to go on from; start the run without --resume")

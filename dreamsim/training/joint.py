@@ -13,9 +13,9 @@ from gymnasium import spaces
 from torch import nn
 
 from dreamsim.core import tree
-from dreamsim.core.protocols import FitsStatistics, KeepsBeliefs, find_power
+from dreamsim.core.protocols import FitsStatistics, KeepsBeliefs, Revises, find_power
 from dreamsim.core.random import derive_seed
-from dreamsim.core.run import describe, load, save, view_space
+from dreamsim.core.run import describe, load, load_weights, save, view_space, weights
 from dreamsim.data.module import Draws, Experience
 from dreamsim.imagination.explore import Explorer, Noisy, Sampled
 from dreamsim.imagination.imagine import Believer, Greedy
@@ -67,6 +67,7 @@ class FitJoint(lightning.LightningModule):
         self.average, self.cool_from, self.cool_to, self.source = average, cool_from, cool_to, source
         self.gradient_steps, self.imagined_steps = 0, 0
         self.seconds: dict[str, float] = {}  # wall time by phase: environment, data, learn, imagine, evaluate
+        self._begun = False  # whether a round with gradient steps has ended
         self._lived = 0.0  # seconds of training before this process
         self.model: nn.Module | None = None
 
@@ -132,6 +133,7 @@ class FitJoint(lightning.LightningModule):
     def training_step(self, batch: Draws, index: int) -> None:
         """Learn from the batches owed for what was just lived."""
         self._fit_statistics()
+        self._revise()
         progress = self.progress
         self.learner.set_rate(_cooled(progress, self.cool_from, self.cool_to))
         keeps = find_power(self.model, KeepsBeliefs)
@@ -145,11 +147,20 @@ class FitJoint(lightning.LightningModule):
             self.trainer.logger and self.trainer.logger.log_metrics(report.metrics, self.experience.collector.env_steps)
 
     def _fit_statistics(self) -> None:
-        """Set the model's statistics once, from what was lived before the first gradient step."""
+        """Set the model's statistics once, from what was lived before the first gradient step.
+
+        A model that was trained before keeps its own: its weights mean what they mean in those units.
+        """
         fit = find_power(self.model, FitsStatistics)
         data = self.experience
-        if fit is not None and self.gradient_steps == 0 and data.learning:
+        if fit is not None and self.source is None and self.gradient_steps == 0 and data.learning:
             fit(tree.to(data.replay.sample(1024, data.length), self.device))
+
+    def _revise(self) -> None:
+        """Let a model that chooses by data choose anew before each round of learning."""
+        revise, data = find_power(self.model, Revises), self.experience
+        if revise is not None and data.learning:
+            revise(tree.to(data.replay.sample(1024, data.length), self.device))
 
     @property
     def progress(self) -> float:
@@ -157,8 +168,9 @@ class FitJoint(lightning.LightningModule):
         return min(1.0, self.experience.collector.env_steps / self.experience.env_steps)
 
     def keep_now(self) -> bool:
-        """Say whether a checkpoint is due."""
-        return due(self.experience, self.experience.keep_every)
+        """Say whether a checkpoint is due: in good time, and as soon as there is something learned to lose."""
+        begun, self._begun = self._begun, self.gradient_steps > 0
+        return due(self.experience, self.experience.keep_every) or (self._begun and not begun)
 
     def anneal(self) -> None:
         """Tell the explorer how far the run is."""
@@ -196,6 +208,15 @@ class FitJoint(lightning.LightningModule):
         """Go back to the instant of living; remember what the learner is given once it exists."""
         self._saved = checkpoint["dreamsim"]
         self.experience.go_back(self._saved.pop("experience"))
+        if self.progress >= 1.0:
+            taken = self.experience.collector.env_steps
+            self.experience.teardown("fit")  # the store would stay locked for this process
+            raise ValueError(
+                f"this run has finished: it has taken {taken:,} environment steps of "
+                f"{self.experience.env_steps:,}; go on with a larger --data.init_args.env_steps"
+            )
+        # How far the run is, our own counters say; Lightning's would call an extended run finished.
+        checkpoint.pop("loops", None)
         self.gradient_steps, self.imagined_steps = self._saved["gradient_steps"], self._saved["imagined_steps"]
         self.seconds, self._lived = dict(self._saved["seconds"]), self._saved["wall_s"]
 
@@ -268,4 +289,4 @@ def _copy_model(source: str, model: nn.Module) -> None:
             f"{source} holds a {type(run.model).__name__}, this run builds a {type(model).__name__}; "
             "name the same model in the config"
         )
-    model.load_state_dict(run.model.state_dict())
+    load_weights(model, weights(run.model), source)

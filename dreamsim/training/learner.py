@@ -233,6 +233,6 @@ def _check_finite(learner: Learner, metrics: dict[str, float]) -> None:
             if not torch.isfinite(parameter).all():
                 raise NotFinite(
                     f"{', '.join(bad)} became NaN or infinite; so did the parameter {owner}.{name}. "
-                    "The last checkpoint is good: resume from it with a lower rate or a smaller clip"
+                    "A checkpoint kept before is good: resume from it, or start again, with a lower rate"
                 )
     raise NotFinite(f"{', '.join(bad)} became NaN or infinite on a batch; check the rewards and observations recorded")

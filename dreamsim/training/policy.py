@@ -18,7 +18,7 @@ from dreamsim.core.types import Segment
 from dreamsim.data.module import Recordings
 from dreamsim.training.callbacks import Keep
 from dreamsim.training.learner import Learner, run_round
-from dreamsim.training.start import refuse_many
+from dreamsim.training.start import refuse_finished, refuse_many
 
 
 class FitPolicy(lightning.LightningModule):
@@ -122,6 +122,7 @@ class FitPolicy(lightning.LightningModule):
         self._saved = checkpoint["dreamsim"]
         self.gradient_steps, self.imagined_steps = self._saved["gradient_steps"], self._saved["imagined_steps"]
         self.recordings.used = self._saved["used"]
+        refuse_finished(self.recordings.used, self.recordings.batches)
 
     def on_fit_start(self) -> None:
         """Give a resumed learner its random numbers and averaged policy."""

@@ -28,3 +28,9 @@ def refuse_many(trainer: Any) -> None:
             f"a run learns on one device, the trainer has {trainer.world_size}; set trainer.devices to 1 "
             "(several seeds side by side: dreamsim reproduce)"
         )
+
+
+def refuse_finished(used: int, batches: int) -> None:
+    """Raise ValueError for going on with a run that has used all its batches."""
+    if used >= batches:
+        raise ValueError(f"this run has finished: it has used {used:,} batches of {batches:,}; start another one")

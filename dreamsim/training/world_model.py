@@ -12,12 +12,12 @@ from gymnasium import spaces
 from lightning.pytorch.callbacks import TQDMProgressBar
 from torch import nn
 
-from dreamsim.core.protocols import FitsStatistics, find_power
+from dreamsim.core.protocols import FitsStatistics, Revises, find_power
 from dreamsim.core.run import describe, save
 from dreamsim.core.types import Segment
 from dreamsim.data.module import Recordings
 from dreamsim.training.callbacks import Keep
-from dreamsim.training.start import refuse_many
+from dreamsim.training.start import refuse_finished, refuse_many
 
 
 class FitWorldModel(lightning.LightningModule):
@@ -67,6 +67,9 @@ class FitWorldModel(lightning.LightningModule):
     def training_step(self, batch: Segment, index: int) -> torch.Tensor:
         """Return the sum of the model's losses."""
         self.recordings.used = index + 1
+        revise = find_power(self.model, Revises)
+        if revise is not None and (self.keep_now() or self.progress >= 1):
+            revise(self.recordings.statistics_batch())
         return self._loss(batch, "train")
 
     def validation_step(self, batch: Segment, index: int) -> torch.Tensor:
@@ -97,6 +100,7 @@ class FitWorldModel(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on behind the batches that are used."""
         self.recordings.used = checkpoint["dreamsim"]["used"]
+        refuse_finished(self.recordings.used, self.recordings.batches)
         self._random = checkpoint["dreamsim"]["global_random"]
 
     def on_train_start(self) -> None:

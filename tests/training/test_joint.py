@@ -146,14 +146,26 @@ class Interrupted(Experience):
             yield batch
 
 
-def test_resuming_twice_does_not_load_experience_twice(tmp_path):
+def test_a_finished_run_is_not_gone_on_with_unless_it_is_made_longer(straight, tmp_path):
+    """Resuming never loads experience twice; a longer run goes on where the shorter one ended."""
     run(tmp_path)
-    steps = []
     for _ in range(2):
-        module = run(tmp_path, resume=True)
-        steps.append(len(Store(tmp_path / "store")))
-        assert module.counters()["env_steps"] == 320
-    assert steps == [16, 16]
+        with pytest.raises(ValueError, match="has finished"):
+            run(tmp_path, resume=True)
+        assert len(Store(tmp_path / "store")) == 16
+    before = weights(straight[1])
+    module = run(tmp_path, resume=True, data=small_experience(env_steps=480))
+    assert module.counters()["env_steps"] == 480 and module.gradient_steps == 100
+    assert len(Store(tmp_path / "store")) == 24
+    assert not same(before, weights(module))
+
+
+@pytest.mark.parametrize(
+    "options", [{"env_steps": 0}, {"batch": -1}, {"keep_every": 0}, {"warmup": 320}, {"updates": -1}]
+)
+def test_numbers_that_mean_nothing_are_refused_by_name(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        small_experience(**options)
 
 
 def test_what_a_run_leaves_is_enough_to_act(straight):

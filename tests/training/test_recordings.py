@@ -91,6 +91,6 @@ def test_a_joint_run_starts_from_a_pretrained_world(world, tmp_path):
         functools.partial(PolicyPrior, critic=CRITIC, imagined=2),
         source=str(world),
     )
-    run(tmp_path, module=module, data=small_experience(env_steps=64))
+    run(tmp_path, module=module, data=small_experience(env_steps=64, warmup=0, updates=0.0))
     stored = load(world).model.state_dict()
     assert all(torch.equal(value, stored[name]) for name, value in module.model.state_dict().items())

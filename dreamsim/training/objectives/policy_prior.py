@@ -65,8 +65,9 @@ class PolicyPrior(nn.Module):
         self.imagined, self.lam, self.absorbing = imagined, lam, absorbing
 
     def groups(self, model: Any, policy: Any) -> list[dict[str, Any]]:
-        """Encoder at a fraction of the rate, the rest of the model with the critics, the policy apart."""
-        encoder = list(model.encoder.parameters())
+        """A model's ``encoder``, where it has one, at a fraction of the rate; the rest with the critics; the policy."""
+        parts = dict(model.named_children())
+        encoder = list(parts["encoder"].parameters()) if "encoder" in parts else []
         known = {id(p) for p in encoder}
         rest = [p for p in model.parameters() if id(p) not in known]
         shared = {"clip": self.clip, "clip_name": "model"}
