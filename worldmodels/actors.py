@@ -141,3 +141,27 @@ class QEnsemble(nn.Module):
     def fit(self, view: Obs, action: Tensor, target: Tensor) -> Tensor:
         """Return each member's loss (N, ...) against targets (...)."""
         return self.regression.loss(self.net(torch.cat([features(view), action], -1)), target)
+
+
+class PlainQ(nn.Module):
+    """SAC's critics: N action values by plain regression, run as one batched network with layer norms."""
+
+    def __init__(
+        self,
+        view_space: spaces.Dict,
+        action_size: int,
+        members: int = 2,
+        width: int = 256,
+        activation: str = "relu",
+    ) -> None:
+        super().__init__()
+        self.members = members
+        self.net = StackedMLP(members, view_size(view_space) + action_size, width, 1, activation)
+
+    def value(self, view: Obs, action: Tensor, members: Tensor | None = None) -> Tensor:
+        """Return the values (N, ...) of actions (..., A), of all members or those numbered."""
+        return self.net(torch.cat([features(view), action], -1), members).squeeze(-1)
+
+    def fit(self, view: Obs, action: Tensor, target: Tensor) -> Tensor:
+        """Return each member's squared error (N, ...) against targets (...)."""
+        return (self.value(view, action) - target).square()
