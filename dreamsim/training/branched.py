@@ -54,6 +54,7 @@ class Branched(nn.Module):
     ``real`` of them as they happened, the rest from the memory. The length of dreams grows linearly
     from ``first`` to ``last`` between the gradient steps ``begin`` and ``end``. ``distrust`` cuts
     dreams where the model's uncertainty exceeds it (``dreamsim.evaluation.calibration`` finds it).
+    With ``real`` = 1 nothing is dreamt: the objective alone, as a control.
 
     Source: Janner et al., "When to Trust Your Model" (NeurIPS 2019), algorithm 2, and its released
     code. Deviations: the model learns at every gradient step and the dreams come from its newest state,
@@ -104,20 +105,24 @@ class Branched(nn.Module):
     def loss(self, model: Any, policy: Any, batch: Segment, learned: Learned) -> Judged:
         """Dream from the batch, remember it, and return the objective's losses on the mixture."""
         rows = batch.mask.flatten().nonzero()[:, 0]
-        horizon = self.horizon
-        begun = tree.map(lambda leaf: leaf[:, :-1].flatten(0, 1)[rows[: self.starts]], learned.observed)
-        branches = branch(model, policy, begun, horizon, self.distrust)
-        self.memory.add(branches)
+        metrics, imagined = self._dream(model, policy, learned, rows) if self.real < self.batch else ({}, 0)
         mixed = self._mixed(model, batch, learned, rows)
         judged = self.objective.loss(_Shown(), policy, mixed, Learned({}, mixed.obs, mixed.obs))
-        kept = branches.mask.float().mean()
-        metrics = {**judged.metrics, "horizon": kept.new_tensor(float(horizon)), "kept": kept}
-        return Judged(judged.losses, metrics, judged.imagined + branches.reward.numel())
+        return Judged(judged.losses, {**judged.metrics, **metrics}, judged.imagined + imagined)
 
     def settle(self) -> None:
         """Follow an optimiser step."""
         self.updates += 1
         self.objective.settle()
+
+    def _dream(self, model: Any, policy: Any, learned: Learned, rows: Tensor) -> tuple[dict[str, Tensor], int]:
+        """Remember dreams from the first of these real steps; return what to show and the steps dreamt."""
+        horizon = self.horizon
+        begun = tree.map(lambda leaf: leaf[:, :-1].flatten(0, 1)[rows[: self.starts]], learned.observed)
+        branches = branch(model, policy, begun, horizon, self.distrust)
+        self.memory.add(branches)
+        kept = branches.mask.float().mean()
+        return {"horizon": kept.new_tensor(float(horizon)), "kept": kept}, branches.reward.numel()
 
     def _mixed(self, model: Any, batch: Segment, learned: Learned, rows: Tensor) -> Segment:
         """Return real and dreamt steps as windows (N, 1); nothing dreamt may be remembered yet."""

@@ -134,6 +134,12 @@ def test_where_nothing_is_trusted_the_objective_learns_from_reality():
     assert len(batch.mask) == 16 and (batch.reward == -1).all()
 
 
+def test_with_reality_alone_nothing_is_dreamt():
+    objective = Branched(SPACE, ACTIONS, Remembers, batch=16, real=1.0)
+    judged = objective.loss(Counted(), Still(), real(), Learned({}, real().obs, real().obs))
+    assert judged.imagined == 0 and (objective.objective.given[0][0].reward == -1).all()
+
+
 def test_bad_schedules_and_images_are_refused():
     with pytest.raises(ValueError, match="first"):
         Branched(SPACE, ACTIONS, Remembers, first=3, last=2)
