@@ -12,20 +12,21 @@ Nothing in a block can run code.
 
 from __future__ import annotations
 
-import ctypes
 import json
+import math
 import os
 import re
 import struct
-import weakref
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from dreamsim.core.types import Episode
+from dreamsim.data.mapped import Mapped
 
 VERSION = 1
 ALIGN = 64
@@ -41,15 +42,30 @@ class DamagedBlock(ValueError):
     """A block file is not what was written."""
 
 
+class Field(NamedTuple):
+    """One array of a record: its numbers, and where they begin."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    offset: int
+
+
+class Head(NamedTuple):
+    """What a record says of itself before its arrays."""
+
+    fields: dict[tuple[str, str], Field]  # by (group, name)
+    terminated: bool
+    meta: dict[str, Any]
+
+
 class Block:
     """A block file mapped into memory. Holds no file handle; its arrays stay valid as long as they are kept."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with open(path, "rb") as file:  # one handle for both: a writer may replace the file meanwhile
-            self._table = _read_table(path, file)
-            self._bytes = _map(path, file)
-        self._checked = np.zeros(len(self._table), bool)
+            self._table = read_table_of(path, file)
+            self._bytes = Mapped([os.fstat(file.fileno()).st_size]).add(path, file)
 
     def __len__(self) -> int:
         return len(self._table)
@@ -60,23 +76,37 @@ class Block:
         return self._table["steps"]
 
     def record(self, number: int) -> memoryview:
-        """Return the bytes of one record, its checksum compared at the first read."""
+        """Return the bytes of one record, compared with its checksum."""
         row = self._table[number]
         record = self._bytes[int(row["offset"]) : int(row["offset"]) + int(row["size"])].data
-        if not self._checked[number]:
-            if zlib.crc32(record) != row["crc"]:
-                raise DamagedBlock(f"{self.path}: the bytes of episode {number} in it do not fit their checksum")
-            self._checked[number] = True
+        compare([record], row["crc"], f"{self.path}: the bytes of episode {number} in it")
         return record
 
     def episode(self, number: int) -> Episode:
         """Return one episode; its arrays are read-only and lie in the file."""
-        try:
-            return decode(self.record(number))
-        except DamagedBlock:
-            raise
-        except (ValueError, KeyError, TypeError, IndexError, struct.error, OverflowError, RecursionError) as error:
-            raise DamagedBlock(f"{self.path}: episode {number} in it cannot be read ({error})") from error
+        record = self.record(number)
+        with understanding(f"{self.path}: episode {number} in it"):
+            return decode(record)
+
+
+def compare(pieces: Iterable[Record], crc: int, what: str) -> None:
+    """Raise DamagedBlock unless the bytes of ``pieces`` have a checksum."""
+    found = 0
+    for piece in pieces:
+        found = zlib.crc32(piece, found)
+    if found != crc:
+        raise DamagedBlock(f"{what} do not fit their checksum")
+
+
+@contextmanager
+def understanding(what: str) -> Iterator[None]:
+    """Say of whatever is wrong in a record that it cannot be read."""
+    try:
+        yield
+    except DamagedBlock:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, struct.error, OverflowError, RecursionError) as error:
+        raise DamagedBlock(f"{what} cannot be read ({error})") from error
 
 
 def encode(episode: Episode) -> bytearray:
@@ -102,24 +132,35 @@ def decode(record: Record) -> Episode:
     """Return the episode of a record, without copying its arrays."""
     data = np.frombuffer(record, np.uint8)
     data.flags.writeable = False
-    (length,) = _CRC.unpack(data[: _CRC.size].tobytes())
-    head = json.loads(data[_CRC.size : _CRC.size + length].tobytes())
+    head = read_head(data)
     groups: dict[str, dict[str, np.ndarray]] = {"obs": {}, "step": {}, "trace": {}}
-    for group, name, kind, shape, offset in head["fields"]:
-        if not _TYPE.fullmatch(kind):
-            raise ValueError(f"field {name!r} has type {kind!r}")
-        dtype = np.dtype(kind)
-        if offset < 0 or any(size < 0 for size in shape):
-            raise ValueError(f"field {name!r} has shape {shape} at offset {offset}")
-        count = int(np.prod(shape, dtype=object))
+    for (group, name), (dtype, shape, offset) in head.fields.items():
+        count = math.prod(shape)
         groups[group][name] = (
             np.frombuffer(data, dtype, count, offset).reshape(shape) if count else np.empty(shape, dtype)
         )
     step = groups["step"]
     return Episode(
-        groups["obs"], step["action"], step.get("reward"), bool(head["terminated"]), step.get("time"),
-        groups["trace"], dict(head["meta"]),
+        groups["obs"], step["action"], step.get("reward"), head.terminated, step.get("time"),
+        groups["trace"], head.meta,
     )  # fmt: skip
+
+
+def read_head(data: np.ndarray) -> Head:
+    """Return the head of a record (N,) of uint8, every field in it being inside. Raises many kinds of errors."""
+    (length,) = _CRC.unpack(data[: _CRC.size].tobytes())
+    head = json.loads(data[_CRC.size : _CRC.size + length].tobytes())
+    fields = {}
+    for group, name, kind, shape, offset in head["fields"]:
+        if not _TYPE.fullmatch(kind):
+            raise ValueError(f"field {name!r} has type {kind!r}")
+        dtype = np.dtype(kind)
+        if type(offset) is not int or any(type(size) is not int for size in shape):
+            raise TypeError(f"field {name!r} has shape {shape} at offset {offset}")
+        if offset < 0 or min(shape, default=0) < 0 or offset + math.prod(shape) * dtype.itemsize > len(data):
+            raise ValueError(f"field {name!r} has shape {shape} at offset {offset} of {len(data)} bytes")
+        fields[group, name] = Field(dtype, tuple(shape), offset)
+    return Head(fields, bool(head["terminated"]), dict(head["meta"]))
 
 
 def write_block(path: Path, records: Sequence[Record], steps: Sequence[int] | np.ndarray) -> None:
@@ -164,10 +205,11 @@ def sync_folder(folder: Path) -> None:
 def read_table(path: Path) -> np.ndarray:
     """Return a block's table, checked; reads only the front of the file. Raises DamagedBlock."""
     with open(path, "rb") as file:
-        return _read_table(path, file)
+        return read_table_of(path, file)
 
 
-def _read_table(path: Path, file: BinaryIO) -> np.ndarray:
+def read_table_of(path: Path, file: BinaryIO) -> np.ndarray:
+    """As ``read_table``, from a file that is open at its beginning."""
     size = os.fstat(file.fileno()).st_size
     head = file.read(_HEAD.size)
     if len(head) < _HEAD.size or not head.startswith(_MAGIC):
@@ -187,28 +229,6 @@ def _read_table(path: Path, file: BinaryIO) -> np.ndarray:
     if (table["offset"] > size).any() or (table["size"] > size - table["offset"]).any():
         raise DamagedBlock(f"{path}: its table names bytes past its end")
     return table
-
-
-def _map(path: Path, file: BinaryIO) -> np.ndarray:
-    """Return a file's bytes as a read-only array (N,).
-
-    Python's own mmap keeps a file handle for each map until version 3.13, so thousands of
-    blocks would run into the limit of open files; libc's does not.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    size = os.fstat(file.fileno()).st_size
-    read_only, shared = 1, 1
-    address = libc.mmap(None, size, read_only, shared, file.fileno(), 0)
-    if address in (None, ctypes.c_void_p(-1).value):
-        raise OSError(ctypes.get_errno(), f"cannot map {size} bytes into memory", str(path))
-    memory = (ctypes.c_uint8 * size).from_address(address)
-    weakref.finalize(memory, libc.munmap, address, size)
-    array = np.ctypeslib.as_array(memory)
-    array.flags.writeable = False
-    return array
 
 
 def _fields(episode: Episode) -> list[tuple[str, str, np.ndarray]]:

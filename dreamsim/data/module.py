@@ -26,6 +26,8 @@ from dreamsim.data.store import Store
 from dreamsim.data.windows import Windows, leaks, loader, split
 from dreamsim.envs.adapt import vectorise
 
+STATISTICS_BYTES = 64 * 2**20  # of the windows that a model's statistics are taken from
+
 
 class Experience(lightning.LightningDataModule):
     """An environment, what was lived in it, and the batches learned from it.
@@ -251,6 +253,8 @@ class Recordings(lightning.LightningDataModule):
         length: steps of a window (T).
         hold_out: one of this many episodes is held out; the split is by episode.
         workers: processes that read ahead; 0: this one.
+        memory: MiB of the recordings that all these processes together keep in their memory at most, beside the
+            batches; 0: what the system likes.
         env: makes the environment the recordings came from, where it exists; the run folder remembers it.
     """
 
@@ -262,14 +266,15 @@ class Recordings(lightning.LightningDataModule):
         length: int = 3,
         hold_out: int = 10,
         workers: int = 0,
+        memory: int = 0,
         env: Callable[[], gym.Env] | None = None,
     ) -> None:
         super().__init__()
         at_least(1, batches=batches, batch=batch, length=length)
         at_least(2, hold_out=hold_out)
-        at_least(0, workers=workers)
+        at_least(0, workers=workers, memory=memory)
         self.data, self.batches, self.batch, self.length = Path(data), batches, batch, length
-        self.hold_out, self.workers, self.env = hold_out, workers, env
+        self.hold_out, self.workers, self.memory, self.env = hold_out, workers, memory, env
         self.used = 0  # batches learned from so far
         self._ready = False
 
@@ -279,7 +284,8 @@ class Recordings(lightning.LightningDataModule):
             return
         self._ready = True
         self.seed = torch.initial_seed() & 0x7FFFFFFF
-        self.store = Store(self.data)
+        each = self.memory * 2**20 // (self.workers + 1)  # held-out windows are read by this process
+        self.store = Store(self.data, limit=each or None)
         self.codec = self.store.codec
         sides = split(len(self.store), min(self.hold_out, max(2, len(self.store))), self.seed)
         copies = leaks(self.store, sides)
@@ -291,7 +297,9 @@ class Recordings(lightning.LightningDataModule):
 
     def statistics_batch(self) -> Segment:
         """Return windows for the model's statistics, from training episodes only."""
-        parts = [self.windows[number] for number in range(max(1, 4096 // self.batch))]
+        first = self.windows[0]
+        count = min(4096 // self.batch, STATISTICS_BYTES // sum(leaf.nbytes for leaf in tree.leaves(first)))
+        parts = [first, *(self.windows[number] for number in range(1, count))]
         return tree.map(lambda *leaves: torch.cat(leaves), *parts)
 
     def environment_part(self) -> dict[str, Description]:

@@ -11,8 +11,9 @@ After ``flush`` returns, all appended episodes outlive a kill and a power cut.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -33,9 +34,9 @@ from dreamsim.data.block import (
 from dreamsim.data.format import FORMAT, DamagedStore, migrate, read_about, write_about
 from dreamsim.data.lock import Busy, WriterLock
 from dreamsim.data.orphans import new_orphan, report, set_aside
+from dreamsim.data.records import Records
 
 BLOCK_BYTES = 64 * 2**20
-MAPS_KEPT = 64
 
 
 class NotWritten(OSError):
@@ -49,16 +50,19 @@ class Store(Sequence[Episode]):
     ``cut`` makes this object the only writer until ``close``. Raises Busy for a second writer,
     DamagedStore for damage that opening cannot set aside. May be pickled (a worker process
     opens its own) when nothing waits for ``flush``.
+
+    ``limit``: bytes of the files that reading keeps in this process's memory at most, None: what
+    the system likes. Whoever reads an episode whole has it in memory whole for that long.
     """
 
-    def __init__(self, folder: str | Path, *, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, folder: str | Path, *, block_bytes: int = BLOCK_BYTES, limit: int | None = None) -> None:
         self.folder = Path(folder)
-        self.block_bytes = block_bytes
+        self.block_bytes, self.limit = block_bytes, limit
         self._lock: WriterLock | None = None
         self._waiting: list[bytearray] = []
         self._waiting_steps: list[int] = []
         self._waiting_bytes = 0
-        self._maps: dict[int, Block] = {}
+        self._read: Records | None = None
         self._steps = np.empty(0, np.int64)  # of every flushed episode
         self._ends = np.empty(0, np.int64)  # of every block: number of episodes up to its end
         about = read_about(self.folder)
@@ -129,12 +133,16 @@ class Store(Sequence[Episode]):
             raise IndexError(f"there is no episode {number}; the store {self.folder} has {len(self)}")
         if number >= len(self._steps):
             return decode(self._waiting[number - len(self._steps)])
-        block = int(self._ends.searchsorted(number, side="right"))
-        first = int(self._ends[block - 1]) if block else 0
-        try:
-            return self._map(block).episode(number - first)
-        except DamagedBlock as error:
-            raise DamagedStore(_advice(error)) from error
+        with told_as_damage():
+            return self.records().episode(number)
+
+    def records(self) -> Records:
+        """Return the flushed episodes as they lie in memory; a later flush or cut does not change them."""
+        if self._read is None:
+            counts = np.diff(self._ends, prepend=0).tolist()
+            with told_as_damage():
+                self._read = Records([self._path(n) for n in range(len(counts))], counts, self.limit)
+        return self._read
 
     def append(self, episode: Episode) -> int:
         """Add an episode in raw units and return its number; it is durable after ``flush``.
@@ -162,7 +170,7 @@ class Store(Sequence[Episode]):
             write_block(self._path(number), [*records, *self._waiting], [*steps, *self._waiting_steps])
         except OSError as error:
             raise self._not_written(number, error) from error
-        self._maps.pop(number, None)
+        self._read = None
         self._steps = self.steps
         self._ends = np.append(self._ends[:number], len(self._steps))
         self._waiting, self._waiting_steps, self._waiting_bytes = [], [], 0
@@ -194,24 +202,17 @@ class Store(Sequence[Episode]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[type[Store], tuple[Path]]:
+    def __reduce__(self) -> tuple[Callable[..., Store], tuple[Path]]:
         if self._waiting:
             raise RuntimeError(f"{len(self._waiting)} episodes wait in memory; flush the store before sending it away")
-        return Store, (self.folder,)
+        return partial(Store, limit=self.limit), (self.folder,)
 
     def _path(self, number: int) -> Path:
         return self.folder / "blocks" / f"{number:08d}.block"
 
-    def _map(self, number: int) -> Block:
-        if number not in self._maps:
-            if len(self._maps) >= MAPS_KEPT:
-                del self._maps[next(iter(self._maps))]
-            self._maps[number] = Block(self._path(number))
-        return self._maps[number]
-
     def _scan(self) -> None:
         """Read the table of every block; set aside what a crash left at the end."""
-        self._maps = {}
+        self._read = None
         tables: list[np.ndarray] = []
         for unfinished in sorted((self.folder / "blocks").glob("*.tmp")):
             self._set_aside_unfinished(unfinished)
@@ -266,7 +267,7 @@ class Store(Sequence[Episode]):
         if last < 0 or self._path(last).stat().st_size >= self.block_bytes // 64:
             return last + 1, [], []
         try:
-            block = self._map(last)
+            block = Block(self._path(last))
             first = len(self._steps) - len(block)
             return last, [block.record(i) for i in range(len(block))], self._steps[first:].tolist()
         except DamagedBlock:  # reading it will say so; what is new must not get lost with it
@@ -276,7 +277,7 @@ class Store(Sequence[Episode]):
         path = self._path(number)
         if not keep:
             return set_aside(path, what)
-        block = self._map(number)
+        block = Block(path)
         target = new_orphan(path)
         write_block(target, [block.record(i) for i in range(keep, len(block))], block.steps[keep:])
         write_block(path, [block.record(i) for i in range(keep)], block.steps[:keep])
@@ -317,6 +318,15 @@ def check_episode(episode: Episode, codec: Codec) -> None:
             raise ValueError(
                 f"obs {name!r} of an episode has type {np.asarray(episode.obs[name]).dtype}, expected uint8"
             )
+
+
+@contextmanager
+def told_as_damage() -> Iterator[None]:
+    """Say with a block's damage what to do about it."""
+    try:
+        yield
+    except DamagedBlock as error:
+        raise DamagedStore(_advice(error)) from error
 
 
 def _advice(error: DamagedBlock) -> str:

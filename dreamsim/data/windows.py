@@ -7,22 +7,23 @@ is the same in any number of worker processes, and a run resumes by going on wit
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch.utils.data import DataLoader, Dataset
 
-from dreamsim.core import tree
 from dreamsim.core.random import derive_seed
-from dreamsim.core.spaces import Codec
+from dreamsim.core.spaces import Codec, Scale
 from dreamsim.core.types import Episode, Segment
 from dreamsim.data.coverage import Coverage, WindowIndex
-from dreamsim.data.store import Store
+from dreamsim.data.cutting import Field, Given, Stored
+from dreamsim.data.store import Store, told_as_damage
 
-EPISODES_KEPT = 4096
+ROUNDS = 8  # of the network that shuffles
+AHEAD = 16  # batches whose windows are chosen together: choosing costs less so
 
 
 class Windows(Dataset[Segment]):
@@ -54,7 +55,7 @@ class Windows(Dataset[Segment]):
         seed: int = 0,
     ) -> None:
         self._episodes, self._seed = episodes, seed
-        self._space, self._scale = codec.observation_space, codec.scale
+        self._space = codec.observation_space
         self.length, self.batch = length, batch
         steps = _steps(episodes)
         chosen = np.arange(len(steps)) if only is None else np.unique(np.asarray(only, np.int64))
@@ -71,8 +72,12 @@ class Windows(Dataset[Segment]):
         self._chances = None if weights is None else np.cumsum(weighed[self._numbers])
         if not self._index.total:
             raise ValueError(f"no window can be cut from {len(steps)} episodes: {self._dropped or 'there are none'}")
-        self._recent: dict[int, Episode] = {}
-        self._first = self._read(int(self._numbers[0]))
+        self._fields = _wanted(episodes[int(self._numbers[0])], self._space.spaces)
+        self._source: Given | Stored | None = None
+        self._group, self._chosen = -1, (np.empty(0, np.int64), np.empty(0, np.int64))
+        # One row for a whole window: scaling row by row of a few numbers costs several times more.
+        self._scale = Scale(np.tile(codec.scale.centre, length), np.tile(codec.scale.half, length))
+        self._is_unit = bool((self._scale.centre == 0).all() and (self._scale.half == 1).all())
 
     def __len__(self) -> int:
         return -(-self._index.total // self.batch)
@@ -81,9 +86,7 @@ class Windows(Dataset[Segment]):
         """Return batch ``number``, 0 or more, with whole batches beyond ``len`` being the next epochs'."""
         if number < 0:
             raise IndexError(f"batches are numbered from 0, came {number}")
-        if self._chances is None:
-            return self._cut(*self._index.locate(self._shuffled(number)))
-        return self._cut(*self._weighted(number))
+        return self._cut(*(self._shuffled(number) if self._chances is None else self._weighted(number)))
 
     def in_order(self, number: int) -> Segment:
         """Return batch ``number`` < len of all windows in the order of the data; the last one may be smaller."""
@@ -97,15 +100,23 @@ class Windows(Dataset[Segment]):
         return self._index.coverage(self._dropped)
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "_recent": {}}
+        return {**self.__dict__, "_source": None}  # another process maps the files for itself
 
-    def _shuffled(self, number: int) -> np.ndarray:
-        place = np.arange(number * self.batch, (number + 1) * self.batch)
+    def _shuffled(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        group, place = divmod(number, AHEAD)
+        if self._group != group:
+            first = group * AHEAD * self.batch
+            order = self._permuted(np.arange(first, first + AHEAD * self.batch))
+            self._group, self._chosen = group, self._index.locate(order)
+        mine = slice(place * self.batch, (place + 1) * self.batch)
+        return self._chosen[0][mine], self._chosen[1][mine]
+
+    def _permuted(self, place: np.ndarray) -> np.ndarray:
         epoch, place = np.divmod(place, self._index.total)
-        drawn = np.empty(self.batch, np.int64)
-        for now in np.unique(epoch):
+        drawn = np.empty(len(place), np.int64)
+        for now in range(epoch[0], epoch[-1] + 1):
             inside = epoch == now
-            drawn[inside] = permuted(place[inside], self._index.total, derive_seed(self._seed, "epoch", int(now)))
+            drawn[inside] = permuted(place[inside], self._index.total, derive_seed(self._seed, "epoch", now))
         return drawn
 
     def _weighted(self, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -115,45 +126,50 @@ class Windows(Dataset[Segment]):
         windows = np.maximum(1, self._index.steps[episode] - self.length + 1)
         return episode, rng.integers(windows)
 
-    def _read(self, number: int) -> Episode:
-        if not isinstance(self._episodes, Store):  # others may hand out copies, which would fill the memory
-            return self._episodes[number]
-        if number not in self._recent:
-            if len(self._recent) >= EPISODES_KEPT:
-                del self._recent[next(iter(self._recent))]
-            self._recent[number] = self._episodes[number]
-        return self._recent[number]
-
     def _cut(self, position: np.ndarray, offset: np.ndarray) -> Segment:
-        numbers = self._numbers[position]
-        episodes = [self._read(number) for number in numbers.tolist()]
-        self._check_rewards(numbers, episodes)
-        steps = np.minimum(self.length, self._index.steps[position] - offset)
-        mask = np.arange(self.length) < steps[:, None]
-        ends = np.array([e.terminated for e in episodes]) & (offset + steps == self._index.steps[position])
+        if self._source is None:
+            self._source = self._open()
+        total = self._index.steps[position]
+        steps = np.minimum(self.length, total - offset)
+        arrays, terminated = self._source.cut(position, offset, steps, self.length)
+        real = np.arange(self.length) < steps[:, None] if self._index.some_short else None
+        mask = np.ones((len(steps), self.length), np.float32) if real is None else real.astype(np.float32)
+        ends = np.zeros(mask.shape, bool)
+        ends[np.arange(len(steps)), steps - 1] = terminated & (offset + steps == total)
+        tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        return Segment(
+            obs={name: tensors["obs", name] for name in self._space.spaces},
+            action=torch.from_numpy(self._unit(arrays["step", "action"], real)),
+            reward=tensors.get(("step", "reward")),
+            terminated=torch.from_numpy(ends),
+            mask=torch.from_numpy(mask),
+            trace={name: tensor for (group, name), tensor in tensors.items() if group == "trace"},
+            before=None,
+            index=torch.from_numpy(np.stack([self._numbers[position], offset], 1)),
+        )
 
-        observed = partial(_padded, begin=offset, count=steps + 1, length=self.length + 1)
-        stepped = partial(_padded, begin=offset, count=steps, length=self.length)
-        first, space, real = self._first, self._space.spaces, np.dtype(np.float32)
-        action = stepped([e.action for e in episodes], first.action, real)
-        fields = {
-            "obs": {n: observed([e.obs[n] for e in episodes], first.obs[n], part.dtype) for n, part in space.items()},
-            "action": np.where(mask[..., None], self._scale.unit(action), np.float32(0)),
-            "reward": None if first.reward is None else stepped([e.reward for e in episodes], first.reward, real),
-            "terminated": mask & ends[:, None] & (np.arange(self.length) == steps[:, None] - 1),
-            "mask": mask.astype(np.float32),
-            "trace": {n: stepped([e.trace.get(n) for e in episodes], a, a.dtype) for n, a in first.trace.items()},
-            "index": np.stack([numbers, offset], 1),
-        }
-        return Segment(**tree.map(torch.from_numpy, fields), before=None)
+    def _unit(self, action: np.ndarray, real: np.ndarray | None) -> np.ndarray:
+        """Return actions (B, T, A) in [-1, 1], padding 0."""
+        if self._is_unit:
+            return action
+        unit = self._scale.unit(action.reshape(len(action), -1)).reshape(action.shape)
+        return unit if real is None else np.where(real[..., None], unit, np.float32(0))
 
-    def _check_rewards(self, numbers: np.ndarray, episodes: list[Episode]) -> None:
-        for number, episode in zip(numbers, episodes, strict=True):
-            if (episode.reward is None) != (self._first.reward is None):
-                raise ValueError(
-                    f"some recordings have rewards and others have none (episode {number} differs from episode "
-                    f"{self._numbers[0]}); give rewards to all or none, or name those to use with ``only``"
-                )
+    def _open(self) -> Given | Stored:
+        if isinstance(self._episodes, Store):
+            return Stored(self._episodes, self._numbers, self._fields)
+        return Given(self._episodes, self._numbers, self._fields)
+
+
+def _wanted(first: Episode, space: Mapping[str, spaces.Space]) -> list[Field]:
+    """Return the fields of a Segment, as the first episode has them."""
+    real = np.dtype(np.float32)
+    fields = [Field("obs", name, first.obs[name].shape[1:], part.dtype, 1) for name, part in space.items()]
+    fields.append(Field("step", "action", first.action.shape[1:], real, 0))
+    if first.reward is not None:
+        fields.append(Field("step", "reward", (), real, 0))
+    traces = first.trace.items()
+    return fields + [Field("trace", name, a.shape[1:], a.dtype.newbyteorder("="), 0) for name, a in traces]
 
 
 class Split(NamedTuple):
@@ -178,8 +194,8 @@ def split(count: int, every: int = 10, seed: int = 0) -> Split:
 
 def leaks(episodes: Sequence[Episode], sides: Split) -> list[tuple[int, int]]:
     """Return pairs (train, held out) of episodes with equal actions and observations. Reads everything."""
-    known = {_digest(episodes[int(number)]): int(number) for number in sides.train}
-    prints = ((_digest(episodes[int(number)]), int(number)) for number in sides.held_out)
+    known = {_digest(episodes, int(number)): int(number) for number in sides.train}
+    prints = ((_digest(episodes, int(number)), int(number)) for number in sides.held_out)
     return [(known[digest], number) for digest, number in prints if digest in known]
 
 
@@ -195,45 +211,29 @@ def loader(windows: Windows, batches: range, workers: int = 0) -> DataLoader:
 def permuted(place: np.ndarray, size: int, seed: int) -> np.ndarray:
     """Return where a random permutation of range(size) puts each ``place`` (N,), without holding the permutation.
 
-    A Feistel network over the next power of four; results outside are sent through again
+    A Feistel network over the next power of two (up to 2**62); results outside are sent through again
     (cycle walking, Black and Rogaway 2002).
     """
-    half = np.uint64(max(1, -(-int(size - 1).bit_length() // 2)))
-    low = np.uint64((1 << int(half)) - 1)
-    keys = np.random.default_rng(seed).integers(2**63, size=8, dtype=np.uint64)
-    value = place.astype(np.uint64)
-    todo = np.arange(len(value))
-    while len(todo):
-        left, right = value[todo] >> half, value[todo] & low
-        for key in keys:
-            left, right = right, left ^ (_mixed(right ^ key) & low)
-        value[todo] = (left << half) | right
-        todo = todo[value[todo] >= size]
-    return value.astype(np.int64)
+    bits = max(2, int(size - 1).bit_length())
+    factors, terms = np.random.default_rng(seed).integers(2**32, size=(2, ROUNDS), dtype=np.uint32)
+    found = _scrambled(place.astype(np.int64), bits, factors | 1, terms)
+    while len(outside := np.flatnonzero(found >= size)):
+        found[outside] = _scrambled(found[outside], bits, factors | 1, terms)
+    return found
 
 
-def _mixed(value: np.ndarray) -> np.ndarray:
-    """Spread the bits of uint64 numbers (the finaliser of splitmix64)."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
-
-
-def _padded(
-    arrays: Sequence[np.ndarray | None],
-    like: np.ndarray,
-    dtype: np.dtype | None,
-    *,
-    begin: np.ndarray,
-    count: np.ndarray,
-    length: int,
-) -> np.ndarray:
-    """Return rows ``begin`` to ``begin + count`` of each array, filled up with zeros to (B, length, ...)."""
-    out = np.zeros((len(arrays), length, *like.shape[1:]), dtype)
-    for target, array, first, size in zip(out, arrays, begin.tolist(), count.tolist(), strict=True):
-        if array is not None:
-            target[:size] = array[first : first + size]
-    return out
+def _scrambled(value: np.ndarray, bits: int, factors: np.ndarray, terms: np.ndarray) -> np.ndarray:
+    """Permute range(2**bits): each half of the bits is changed by a hash of the other (multiply, add, shift)."""
+    low = bits // 2
+    halves = (value & ((1 << low) - 1)).astype(np.uint32), (value >> low).astype(np.uint32)
+    shifts = np.uint32(32 - low), np.uint32(32 - (bits - low))
+    for turn, (factor, term) in enumerate(zip(factors, terms, strict=True)):
+        changed, other = halves[turn % 2], halves[1 - turn % 2]
+        mixed = other * factor
+        mixed += term
+        mixed >>= shifts[turn % 2]
+        changed ^= mixed
+    return halves[0] | (halves[1].astype(np.int64) << low)
 
 
 def _steps(episodes: Sequence[Episode]) -> np.ndarray:
@@ -250,7 +250,11 @@ def _checked_weights(weights: np.ndarray, count: int) -> np.ndarray:
     return weights
 
 
-def _digest(episode: Episode) -> bytes:
+def _digest(episodes: Sequence[Episode], number: int) -> bytes:
+    if isinstance(episodes, Store):
+        with told_as_damage():
+            return episodes.records().digest(number)
+    episode = episodes[number]
     digest = hashlib.sha256(np.ascontiguousarray(episode.action).tobytes())
     for name in sorted(episode.obs):
         digest.update(np.ascontiguousarray(episode.obs[name]).tobytes())

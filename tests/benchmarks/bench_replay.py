@@ -61,12 +61,12 @@ def bench(case: Case, asked: Effort) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         parties = {
             "ours": lambda: len(replay.sample(case.batch, case.length).action),
-            "torchrl in memory": _torchrl(case, episodes, None),
-            "torchrl on disk": _torchrl(case, episodes, folder),
-            **_copies(replay.sample(case.batch, case.length), case),
+            "torchrl in memory": torchrl(case, episodes, None),
+            "torchrl on disk": torchrl(case, episodes, folder),
+            **copies(replay.sample(case.batch, case.length), case),
         }
         rates = measure(parties, asked)
-    size = _bytes(replay.sample(case.batch, case.length))
+    size = batch_bytes(replay.sample(case.batch, case.length))
     note = {"bytes_a_batch": size, "ours_GB_a_second": float(np.median(rates["ours"].wall)) * size / case.batch / 1e9}
     others = [name for name in parties if name != "ours"]
     return [compare(case.name, rates["ours"], rates[name], "windows/s", name) | note for name in others]
@@ -91,7 +91,7 @@ def _our_replay(case: Case, episodes: list[Episode]) -> Replay:
     return replay
 
 
-def _torchrl(case: Case, episodes: list[Episode], folder: str | None) -> Callable[[], float]:
+def torchrl(case: Case, episodes: list[Episode], folder: str | None) -> Callable[[], float]:
     from tensordict import TensorDict
     from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, SliceSampler
 
@@ -118,8 +118,8 @@ def _torchrl(case: Case, episodes: list[Episode], folder: str | None) -> Callabl
     return draw
 
 
-def _copies(batch: Segment, case: Case) -> dict[str, Callable[[], float]]:
-    size = _bytes(batch)
+def copies(batch: Segment, case: Case) -> dict[str, Callable[[], float]]:
+    size = batch_bytes(batch)
     store = torch.randint(0, 255, (max(8 * size, 2**28),), dtype=torch.uint8)
     waiting = torch.empty(size, dtype=torch.uint8)
     places = iter(_forever(len(store) - size))
@@ -145,7 +145,7 @@ def _forever(limit: int):
         yield from places
 
 
-def _bytes(batch: Segment) -> int:
+def batch_bytes(batch: Segment) -> int:
     fields = [batch.obs, batch.action, batch.reward, batch.terminated]
     return sum(leaf.nbytes for leaf in tree.leaves(fields))
 

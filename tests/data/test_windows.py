@@ -1,6 +1,9 @@
 """Recordings: every window once an epoch, the same in any number of workers, from where one stopped."""
 
+import multiprocessing
 import pickle
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from dreamsim.core import tree
 from dreamsim.core.spaces import Codec
 from dreamsim.core.types import Episode
+from dreamsim.data.format import DamagedStore
 from dreamsim.data.replay import Replay
 from dreamsim.data.store import Store
 from dreamsim.data.windows import Split, Windows, leaks, loader, permuted, split
@@ -131,6 +135,105 @@ def test_stopping_in_mid_epoch_repeats_and_misses_nothing(tmp_path, workers):
         batches = iter(loader(Windows(Store(tmp_path / "store"), CODEC, 4, 5), range(used.start, 12), workers))
         parts += [next(batches).index for _ in used]
     assert equal(straight, parts)
+
+
+def changed(episode: Episode, kind: int) -> Episode:
+    """The same episode as another program might have written it."""
+    if kind == 1:
+        return episode._replace(action=episode.action.astype(np.float32), trace={})
+    if kind == 2:
+        return episode._replace(
+            obs={"count": episode.obs["count"].astype(">f4")}, time=np.arange(len(episode.action) + 1.0)
+        )
+    return episode
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 2)), min_size=1, max_size=8),
+    length=st.integers(1, 12),
+    limit=st.sampled_from([None, 2**22]),
+)
+def test_a_store_gives_the_windows_of_its_episodes(rows, length, limit):
+    """Whatever their lengths, number types and missing traces, and however little may stay in memory."""
+    episodes = [changed(counting(number, steps), kind) for number, (steps, kind) in enumerate(rows)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store"
+        with Store.create(path, CODEC.raw_observation_space, CODEC.raw_action_space, block_bytes=900) as store:
+            for episode in episodes:
+                store.append(episode)
+        one, two = (Windows(side, CODEC, length, 7) for side in (episodes, Store(path, limit=limit)))
+        assert all(equal(one[number], two[number]) for number in range(2 * len(one)))
+        assert all(equal(one.in_order(number), two.in_order(number)) for number in range(len(one)))
+
+
+def test_windows_of_a_store_are_what_was_there_at_their_making(tmp_path):
+    """A writer that replaces or cuts files changes nothing for whoever reads."""
+    windows = Windows(stored(tmp_path), CODEC, 4, 5)
+    before = [windows[number] for number in range(6)]
+    with Store(tmp_path / "store") as writer:
+        writer.append(counting(99, 10))
+        writer.flush()
+        writer.cut(2)
+    assert equal(before, [windows[number] for number in range(6)])
+
+
+def test_windows_are_not_cut_of_episodes_that_wait(tmp_path):
+    store = stored(tmp_path)
+    store.append(counting(7, 9))
+    with pytest.raises(ValueError, match="flush the store"):
+        Windows(store, CODEC, 4, 5)[0]
+    store.close()
+
+
+def test_rows_of_another_shape_and_damage_are_named(tmp_path):
+    store = stored(tmp_path)
+    store.append(counting(5, 9, trace={"token": np.zeros((9, 2), np.int64)}))
+    store.close()
+    with pytest.raises(ValueError, match="trace 'token' of episode 5 has rows of shape"):
+        list(map(Windows(Store(store.folder), CODEC, 4, 5).in_order, range(20)))
+    file = max((store.folder / "blocks").iterdir())
+    content = bytearray(file.read_bytes())
+    content[-100] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DamagedStore, match="do not fit their checksum"):
+        list(map(Windows(Store(store.folder), CODEC, 4, 5).in_order, range(20)))
+
+
+@pytest.mark.parametrize("limit", [12 * 2**20, None])
+def test_a_recording_larger_than_memory_is_read_within_its_bound(tmp_path, limit):
+    """A recording of 48 MiB is read whole, three times, by a process that may keep 12 MiB of it, or everything."""
+    space = spaces.Dict({"image": spaces.Box(0, 255, (3, 64, 64), np.uint8)})
+    with Store.create(tmp_path / "store", space, spaces.Box(-1.0, 1.0, (1,)), block_bytes=8 * 2**20) as store:
+        image = np.random.default_rng(0).integers(0, 256, (201, 3, 64, 64), np.uint8)
+        for number in range(20):
+            action = np.full((200, 1), number, np.float32)
+            store.append(Episode({"image": image}, action, np.zeros(200, np.float32), False, None, {}, {}))
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        most, seen = pool.apply(read_all, (str(tmp_path / "store"), limit))
+    assert seen == 2 * 200 * 20
+    assert most < 12.5 * 2**20 if limit else most > 45 * 2**20
+
+
+def read_all(folder: str, limit: int | None) -> tuple[int, int]:
+    """Check a store for leaks and draw all its windows; return the most bytes of it seen in memory, and the windows."""
+
+    def resident() -> int:
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssFile"))
+
+    store = Store(folder, limit=limit)
+    first = Windows(recordings(), CODEC, 1, 16)
+    leaks(recordings(), Split(np.array([0]), np.array([1])))
+    first[0], first.in_order(0)  # what reading itself needs of the libraries is in memory now
+    before, seen, most = resident(), 0, 0
+    assert leaks(store, split(len(store))) == []
+    for windows in (Windows(store, store.codec, 1, 16, seed=seed) for seed in range(2)):
+        for number in range(len(windows)):
+            seen += len(windows[number].action)
+            most = max(most, resident() - before)
+    return most, seen
 
 
 def test_any_number_of_workers_reads_the_same_bytes(tmp_path):
