@@ -1,7 +1,8 @@
 """Recorded results: a queue of training runs that can be cut at any moment and goes on where it stood.
 
 A queue is ``configs/results/NAME.yaml``: a title, entries of (task, method, config, seeds,
-options), how many episodes to evaluate, and which published curves to show beside ours.
+options), how many episodes to evaluate, and which published curves to show beside ours; or the
+``program``, a module, that does and records everything itself.
 Runs live under ``runs/results/NAME``; the record and its page under ``docs/results``.
 """
 
@@ -49,6 +50,8 @@ def repeat(name: str, jobs: int = 2) -> None:
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, got {jobs}")
     queue = read(name)
+    if "program" in queue:
+        return _program(queue["program"])
     entries = expand(queue, RUNS / name)
     episodes = int(queue.get("episodes", 10))
     missing = [entry for entry in entries if not judged(entry, episodes)]
@@ -68,8 +71,18 @@ def draw(name: str) -> None:
     file = RECORDS / f"{name}.json"
     if not file.is_file():
         raise FileNotFoundError(f"nothing is recorded in {file}; record it: dreamsim reproduce {name}")
+    program = read(name).get("program") if (QUEUES / f"{name}.yaml").is_file() else None
+    if program is not None:
+        return _program(program, "draw")
     for path in results.write_page(name, json.loads(file.read_text()), RECORDS):
         print(path)
+
+
+def _program(module: str, *arguments: str) -> None:
+    """Run the module that measures and records a result by itself; ``draw`` makes it write the page alone."""
+    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+    if subprocess.run(command, env=_one_thread()).returncode:
+        raise Cut(f"{module} did not finish; the same command goes on where it stood")
 
 
 def read(name: str) -> dict[str, Any]:
@@ -155,9 +168,12 @@ def _finish(entry: Entry, episodes: int, stop: threading.Event) -> bool:
 
 def _call(arguments: Sequence[str], entry: Entry) -> bool:
     log(entry).parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     with log(entry).open("a") as stream:
         done = subprocess.run(
-            [sys.executable, "-m", "dreamsim.cli", *arguments], stdout=stream, stderr=stream, env=environment
+            [sys.executable, "-m", "dreamsim.cli", *arguments], stdout=stream, stderr=stream, env=_one_thread()
         )
     return done.returncode == 0
+
+
+def _one_thread() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -123,3 +123,16 @@ def test_a_failed_run_is_named_and_the_others_are_kept(queue, capsys):
     assert reproduce.judged(good, 2) and not bad.folder.exists()
     assert "File does not exist" in reproduce.log(bad).read_text()
     assert json.loads((good.folder / "run.json").read_text())["about"]["env_steps"] == 320
+
+
+def test_a_result_may_be_measured_by_a_program_of_its_own(queue):
+    Path("mine.py").write_text("import sys, pathlib; pathlib.Path('said').write_text(' '.join(sys.argv[1:]))")
+    Path("configs/results/own.yaml").write_text("program: mine")
+    reproduce.repeat("own")
+    assert Path("said").read_text() == ""
+    Path("docs/results/own.json").write_text("{}")
+    reproduce.draw("own")
+    assert Path("said").read_text() == "draw"
+    Path("mine.py").write_text("raise SystemExit(3)")
+    with pytest.raises(reproduce.Cut, match="goes on"):
+        reproduce.repeat("own")

@@ -11,13 +11,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dreamsim.core import tree
 from dreamsim.core.bagging import bagged, held_out
 from dreamsim.core.types import Learned, Obs, Segment
 from worldmodels.heads import binary_loss
@@ -295,6 +296,46 @@ class Members(nn.Module):
     def decay(self) -> Tensor:
         """Return the weight decay of all layers, half the sum of squares times each layer's factor."""
         return torch.stack([0.5 * d * w.square().sum() for d, w in zip(self.decays, self.weights, strict=True)]).sum()
+
+
+class Particles(nn.Module):
+    """A world in which every row is dreamt ``count`` P times, as PETS judges a plan: rewards are means over particles.
+
+    State is the model's own with a second axis, (B, P, ...); ``view`` shows the first particle. Plan with it by
+    ``Deliberate(world, MPPI(world, ...))``. Source: Chua et al. 2018, algorithm 1 (20 particles).
+    """
+
+    def __init__(self, model: nn.Module, count: int = 20) -> None:
+        super().__init__()
+        self.model, self.count = model, count
+
+    def start(self, obs: Obs) -> Any:
+        """Return P beliefs (B, P, ...) after observations (B, ...), each with its own draw of a member."""
+        return self._apart(self.model.start(tree.map(self._repeat, obs)))
+
+    def update(self, state: Any, action: Tensor, obs: Obs) -> Any:
+        """Return the beliefs after seeing ``obs``."""
+        seen = tree.map(self._repeat, obs)
+        return self._apart(self.model.update(self._together(state), self._repeat(action), seen))
+
+    def step(self, state: Any, action: Tensor) -> tuple[Any, Tensor, Tensor]:
+        """Dream one step of all particles."""
+        after, reward, proceed = self.model.step(self._together(state), self._repeat(action))
+        means = (value.unflatten(0, (-1, self.count)).mean(1) for value in (reward, proceed))
+        return self._apart(after), *means
+
+    def view(self, state: Any) -> Obs:
+        """Show the first particle."""
+        return self.model.view(tree.map(lambda leaf: leaf[:, 0], state))
+
+    def _repeat(self, leaf: Tensor) -> Tensor:
+        return leaf.repeat_interleave(self.count, 0)
+
+    def _together(self, state: Any) -> Any:
+        return tree.map(lambda leaf: leaf.flatten(0, 1), state)
+
+    def _apart(self, state: Any) -> Any:
+        return tree.map(lambda leaf: leaf.unflatten(0, (-1, self.count)), state)
 
 
 def nano(observation_space: spaces.Dict, action_space: spaces.Space) -> Ensemble:

@@ -18,6 +18,7 @@ from dreamsim.evaluation.cuts import Batch, choose, longest, spreads, take
 from dreamsim.evaluation.openloop import believe, shower
 
 ROWS = 64  # dreams at once
+USEFUL = 0.3  # rank correlation from which doubt is worth listening to
 
 
 class Calibration(NamedTuple):
@@ -120,6 +121,8 @@ def lines(found: Calibration) -> list[str]:
     for place, step in enumerate(found.horizons):
         tell = f"rank correlation {found.correlation[place]:.2f}, error {found.factor[place]:.1f} times the doubt"
         said.append(f"After {step} step{'s' if step > 1 else ''} ({found.counts[place]} windows): {tell}.")
+    if not found.correlation[-1] >= USEFUL:
+        said.append("Doubt does not tell good dreams from bad ones here: trust the horizon, not the doubt.")
     wanted = f"{found.confidence:.0%} of its steps err by at most {found.tolerance:g} standard deviations"
     if not found.distrust:
         return [*said, f"No doubt is small enough to trust: nowhere is it so that {wanted} ({found.good:.0%} do)."]

@@ -77,7 +77,7 @@ def test_a_wrong_model_that_is_sure_of_itself_is_trusted_nowhere():
     found = calibrate(Pushed(0.0), episodes(), CODEC, horizons=(1,), tolerance=0.1, windows=200)
     assert found.distrust == 0 and found.kept == 0 and np.isnan(found.good_kept)
     assert np.isnan(found.correlation[0]) and np.isinf(found.factor[0])
-    assert "No doubt is small enough" in lines(found)[-1]
+    assert "No doubt is small enough" in lines(found)[-1] and "trust the horizon" in lines(found)[-2]
 
 
 def test_equal_doubts_are_trusted_together_or_not_at_all():

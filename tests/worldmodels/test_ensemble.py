@@ -14,9 +14,9 @@ from dreamsim.core.protocols import Decodes, FitsStatistics, Revises, Uncertain,
 from dreamsim.core.random import Stream
 from dreamsim.core.types import Segment
 from dreamsim.imagination.imagine import Script, imagine
-from dreamsim.imagination.plan import MPPI
+from dreamsim.imagination.plan import MPPI, Deliberate
 from dreamsim.training.learner import Learner, run_round
-from worldmodels.ensemble import EachStep, Ensemble, WholeDream, mbpo, nano, pets
+from worldmodels.ensemble import EachStep, Ensemble, Particles, WholeDream, mbpo, nano, pets
 
 SPACE = spaces.Dict({"place": spaces.Box(-9, 9, (2,)), "speed": spaces.Box(-9, 9, (2, 1))})
 ACTIONS = spaces.Box(-1, 1, (1,))
@@ -222,6 +222,22 @@ def test_it_is_a_planner_s_model(learned):
     with torch.no_grad(), Stream(0):
         act = planner.plan(model.start({"x": torch.zeros(5, 2)}))
     assert (act.action > 0.3).all()
+
+
+def test_particles_judge_a_plan_by_their_mean(learned):
+    """Reward x[0] with noise 0.05: twenty particles of one state agree on the mean, and their paths part."""
+    world = Particles(learned[0], 20)
+    with torch.no_grad(), Stream(0):
+        state = world.start({"x": torch.ones(6, 2)})
+        after, reward, proceed = world.step(state, torch.zeros(6, 1))
+        act = Deliberate(world, MPPI(world, None, 1, horizon=3, samples=32, elites=4, iterations=2)).act(
+            {"x": torch.zeros(4, 2)}
+        )
+    assert after["observation"].shape == (6, 20, 2) and (proceed == 1).all()
+    torch.testing.assert_close(reward, torch.ones(6), atol=0.06, rtol=0)
+    assert (after["observation"].std(1) > 0).all() and (act.action > 0).all()
+    seen = world.update(after, torch.zeros(6, 1), {"x": torch.zeros(6, 2)})
+    assert not seen["observation"].any() and torch.equal(seen["member"], after["member"])
 
 
 def test_rollouts_have_gradients_and_equal_seeds_give_equal_dreams(learned):
