@@ -121,7 +121,13 @@ def lines(found: Calibration) -> list[str]:
     for place, step in enumerate(found.horizons):
         tell = f"rank correlation {found.correlation[place]:.2f}, error {found.factor[place]:.1f} times the doubt"
         said.append(f"After {step} step{'s' if step > 1 else ''} ({found.counts[place]} windows): {tell}.")
-    if not found.correlation[-1] >= USEFUL:
+    return said + meaning(found)
+
+
+def meaning(found: Calibration) -> list[str]:
+    """Return what follows from a calibration: whether doubt is worth listening to, and up to which."""
+    said = []
+    if found.good < found.confidence and not found.correlation[-1] >= USEFUL:
         said.append("Doubt does not tell good dreams from bad ones here: trust the horizon, not the doubt.")
     wanted = f"{found.confidence:.0%} of its steps err by at most {found.tolerance:g} standard deviations"
     if not found.distrust:

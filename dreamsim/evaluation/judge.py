@@ -13,8 +13,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from dreamsim.core.protocols import MissingPower, Policy, WorldModel
+from dreamsim.core.protocols import MissingPower, Policy, Uncertain, WorldModel, find_power
 from dreamsim.core.spaces import Codec
+from dreamsim.evaluation.calibration import Calibration, calibrate
 from dreamsim.evaluation.delay import delayed_returns
 from dreamsim.evaluation.episodes import Outcome, evaluate_policy, overlap
 from dreamsim.evaluation.film import CannotFilm, Film, dream_film, film_of_reality
@@ -42,6 +43,7 @@ class Judgement(NamedTuple):
     about: dict[str, Any]
     notes: list[str]  # what is missing, and why
     tags: list[str]  # what makes the result doubtful
+    calibration: Calibration | None = None  # of the world's uncertainty; None: it tells none, or shows no observations
 
 
 def judge(
@@ -84,13 +86,14 @@ def judge(
     outcome = evaluate_policy(make_env, policy, episodes, seed, processes, success_return, device)
     late = delayed_returns(make_env, policy, delays, episodes, seed, processes, device)
     told, tags = list(notes), _tags(outcome, folder)
-    found, trusted, beside = None, None, []
+    found, trusted, doubted, beside = None, None, None, []
     if world is None:
         told.append("No world model was given, so there is no dream to compare with.")
     else:
         found, reason = _drift(world, outcome, own, horizons, context, seed, device)
         trusted = None if found is None else trusted_horizon(found, threshold, negligible)
         told += [reason] if reason else []
+        doubted = _calibration(world, outcome, own, threshold, seed, device)
         wanted = {f"{SHORT} steps": SHORT, "trusted": trusted or 0, "full": int(outcome.lengths.max())}
         try:
             beside = compare(world, policy, outcome.episodes, own, wanted, dream_context, seed, device)
@@ -124,6 +127,7 @@ def judge(
         },
         told,
         tags,
+        doubted,
     )
 
 
@@ -199,6 +203,18 @@ def _drift(
     if context < 1:
         return None, "No open-loop drift: every episode ended after one step."
     return drift(world, outcome.episodes, codec, horizons, context, seed=seed, device=device), ""
+
+
+def _calibration(
+    world: WorldModel, outcome: Outcome, codec: Codec, tolerance: float, seed: int, device: torch.device | str
+) -> Calibration | None:
+    """Return how well the world's uncertainty foretells its errors on the real episodes."""
+    if find_power(world, Uncertain) is None or outcome.lengths.max() < 2:
+        return None
+    try:
+        return calibrate(world, outcome.episodes, codec, tolerance=tolerance, seed=seed, device=device)
+    except MissingPower:
+        return None
 
 
 def _film(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dreamsim.evaluation.calibration import meaning
 from dreamsim.evaluation.intervals import Interval, interval
 from dreamsim.evaluation.judge import Judgement
 from dreamsim.evaluation.openloop import overall
@@ -46,6 +47,8 @@ def reading(judgement: Judgement) -> list[str]:
     said = [*_reality(judgement)]
     if judgement.drift is not None:
         said += [_horizon(judgement), *(told_gap(row) for row in judgement.beside), *_rewards(judgement)]
+    if judgement.calibration is not None:
+        said += meaning(judgement.calibration)
     return said + _late(judgement)
 
 

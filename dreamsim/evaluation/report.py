@@ -59,6 +59,7 @@ def html(judgement: Judgement, films: Path) -> str:
         sections.trust(judgement),
         sections.side_by_side(judgement),
         sections.leaving(judgement),
+        sections.doubted(judgement),
         sections.seen(judgement.film, films),
         sections.episodes(judgement),
         sections.late(judgement),

@@ -57,6 +57,24 @@ def trust(judgement: Judgement) -> str:
     return page.section("", body, f"verdict {kind}".strip())
 
 
+def doubted(judgement: Judgement) -> str:
+    """Return the table of the world's uncertainty against its errors; empty where it tells none."""
+    found = judgement.calibration
+    if found is None:
+        return ""
+    columns = zip(found.horizons, found.counts, found.correlation, found.factor, found.doubt, found.error, strict=True)
+    rows = [
+        (str(h), str(n), f"{c:.2f}", f"{f:.1f}", f"{d[0]:.2g} to {d[-1]:.2g}", f"{e[0]:.2g} to {e[-1]:.2g}")
+        for h, n, c, f, d, e in columns
+    ]
+    head = ("after steps", "n", "rank correlation", "error / doubt", "doubt, least to most", "error there")
+    note = (
+        "Doubt is the largest uncertainty that a dream has met, error its distance from reality, both in standard "
+        "deviations of the data; the last columns are means of the least and the most doubtful fifth of the dreams."
+    )
+    return page.section("Does it know where it errs?", page.table(head, rows) + page.paragraph(note, "soft small"))
+
+
 def side_by_side(judgement: Judgement) -> str:
     """Return the table of dream and real returns; empty where there is no dream."""
     if not judgement.beside:

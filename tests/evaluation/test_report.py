@@ -10,6 +10,7 @@ import pytest
 from dreamsim.core.random import derive_seed
 from dreamsim.core.spaces import Codec
 from dreamsim.data.store import Store
+from dreamsim.evaluation import sections
 from dreamsim.evaluation.intervals import interval
 from dreamsim.evaluation.judge import judge, learning_curve
 from dreamsim.evaluation.reading import reading, told_gap, verdict
@@ -182,3 +183,17 @@ def test_learning_curves_of_both_column_names(tmp_path):
     assert learning_curve(None) == [] and learning_curve(tmp_path) == []
     (tmp_path / "metrics.csv").write_text("step,return,loss\n10,,0.5\n20,3.5,\n")
     assert learning_curve(tmp_path) == [(20.0, 3.5)]
+
+
+def test_a_world_that_tells_its_doubt_is_asked_whether_it_knows_where_it_errs(toys):
+    assert judged(toys, toys.Exact()).calibration is None
+    world = toys.Exact(drag=0.3)
+    world.uncertainty = lambda state, action: state["v"].abs().squeeze(-1)  # the faster, the more drag matters
+    found = judged(toys, world)
+    assert found.calibration.horizons == (1, 2, 4, 8, 16) and found.calibration.correlation[0] > 0.9
+    assert numbers(found)["calibration"]["distrust"] == found.calibration.distrust
+    assert any("standard deviations" in sentence and "doubt" in sentence for sentence in reading(found))
+    assert (
+        "Does it know where it errs?" in sections.doubted(found)
+        and sections.doubted(found._replace(calibration=None)) == ""
+    )
