@@ -59,7 +59,8 @@ class Branched(nn.Module):
     Source: Janner et al., "When to Trust Your Model" (NeurIPS 2019), algorithm 2, and its released
     code. Deviations: the model learns at every gradient step and the dreams come from its newest state,
     where the code fits the model every 250 environment steps and then dreams 100,000 rows at once; the memory therefore
-    forgets by number of steps, not by epochs. For models whose view is vectors.
+    forgets by number of steps, not by epochs. For models whose view is vectors, and objectives that ask the
+    model for its view alone (``SoftActorCritic``, ``PolicyPrior`` with ``imagined`` = 0).
     """
 
     updates: Tensor
