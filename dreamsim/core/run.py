@@ -86,6 +86,18 @@ class Run:
         planner = build(self.parts["planner"], self.model, self.policy)
         return Deliberate(self.model, planner).eval()
 
+    def as_env(self, num_envs: int = 1, horizon: int | None = None, **options: Any) -> Any:
+        """Return a Dream of this run, a ``gymnasium.vector.VectorEnv`` that leaves resets to the caller.
+
+        ``horizon`` None: as long as the run's report trusts it. Further ``options`` are those
+        of ``dreamsim.envs.run_dream.run_dream``.
+        """
+        from gymnasium.vector import AutoresetMode
+
+        from dreamsim.envs.run_dream import run_dream
+
+        return run_dream(self, num_envs, horizon, **{"autoreset_mode": AutoresetMode.DISABLED, **options})
+
 
 def save(
     folder: str | Path,

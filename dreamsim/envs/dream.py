@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dreamsim.core import tree
 from dreamsim.core.plain import from_plain, to_plain
-from dreamsim.core.protocols import WorldModel
+from dreamsim.core.protocols import Decodes, Uncertain, WorldModel, find_power, power
 from dreamsim.core.random import Stream, derive_seed
 from dreamsim.core.run import view_box
 from dreamsim.core.spaces import Codec
@@ -33,6 +33,7 @@ class Stepped(NamedTuple):
     reward: Tensor  # (N,)
     terminated: Tensor  # (N,) bool
     truncated: Tensor  # (N,) bool
+    uncertainty: Tensor | None  # (N,) of the step just dreamt; None: the model knows none
 
 
 class Dream(VectorEnv):
@@ -42,11 +43,14 @@ class Dream(VectorEnv):
     Segment (S, c steps; padding after a short history is skipped), Episodes (their first
     observations), or a function that returns one of these, asked at every full reset. A reset
     draws among the S starts, or takes those of ``options={"start": (N,) indices}``;
-    ``infos["start"]`` says which.
+    ``infos["start"]`` says which, ``infos["start_episode"]`` and ``infos["start_step"]`` (-1:
+    unknown) whence it came, ``infos["model"]`` what dreams (``identity``).
 
     Observations are the model's view, actions (N, A) in [-1, 1] are settled as the real
     environment would (clipped, one-hot). A row terminates with probability 1 - ``proceed``,
     drawn from a random stream of the dream's own, and is truncated after ``horizon`` steps.
+    A model with the power Uncertain tells ``infos["uncertainty"]`` (N,) of each step; above
+    ``distrust`` the row is truncated as well (``dreamsim.evaluation.calibration`` finds a value).
     ``codec`` is the real environment's, None: actions are already in [-1, 1] and as long as
     those of the Segment; ``dream.codec`` keeps its action form and serves a Collector.
     All of ``autoreset_mode`` are offered; DISABLED asks for
@@ -65,11 +69,15 @@ class Dream(VectorEnv):
         seed: int = 0,
         autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
         device: torch.device | str = "cpu",
+        distrust: float | None = None,
+        identity: str = "",
     ) -> None:
         if num_envs < 1 or horizon < 1:
             raise ValueError(f"a dream needs 1 or more rows and steps, got num_envs={num_envs}, horizon={horizon}")
         self.num_envs, self._model, self._horizon, self._device = num_envs, model, horizon, torch.device(device)
         self._given, self._mode = starts, autoreset_mode
+        self._doubt = find_power(model, Uncertain) if distrust is None else power(model, Uncertain)
+        self._distrust, self.identity = distrust, identity or type(model).__name__
         self._table = self._read_starts()
         actions = codec.raw_action_space if codec is not None else self._table.action_space()
         self._stream = Stream(derive_seed("dream", seed), device)
@@ -117,14 +125,14 @@ class Dream(VectorEnv):
             stepped = self.step_torch(torch.from_numpy(unit).to(self._device))
         reward = stepped.reward.double().cpu().numpy()
         terminated, truncated = stepped.terminated.cpu().numpy(), stepped.truncated.cpu().numpy()
-        infos: Info = {}
+        infos = self._doubted(stepped.uncertainty, ~waiting)
         if self._mode == AutoresetMode.NEXT_STEP and waiting.any():
             reward[waiting], terminated[waiting], truncated[waiting] = 0.0, False, False
             self._begin(waiting)
-            infos = self._said(waiting)
+            infos |= self._said(waiting)
         over = terminated | truncated
         if self._mode == AutoresetMode.SAME_STEP and over.any():
-            infos = self._final(over)
+            infos |= self._final(over)
             self._begin(over)
             infos |= self._said(over)
         return _numpy(self._view), reward, terminated, truncated, infos
@@ -135,6 +143,11 @@ class Dream(VectorEnv):
         """Return what a policy may see now, (N, ...)."""
         return self._view
 
+    def decoded(self) -> Obs:
+        """Return what is dreamt now as observations (N, ...). Raises MissingPower for a model that decodes nothing."""
+        with torch.no_grad(), self._stream:
+            return power(self._model, Decodes)(self._state)
+
     def step_torch(self, action: Tensor) -> Stepped:
         """Dream one step of all rows without leaving the device; nothing resets itself here.
 
@@ -143,6 +156,7 @@ class Dream(VectorEnv):
         if self._state is None:
             raise RuntimeError("reset the dream before stepping it")
         with self._stream:
+            uncertainty = None if self._doubt is None else self._doubt(self._state, action)
             self._state, reward, proceed = self._model.step(self._state, action)
             lasts = torch.rand(self.num_envs, device=self._device) < proceed
             self._view = self._model.view(self._state)
@@ -150,8 +164,10 @@ class Dream(VectorEnv):
             raise ValueError(f"{type(self._model).__name__}.step gave proceed {proceed.tolist()}: no probability")
         self._steps += 1
         truncated = self._steps >= self._horizon
+        if self._distrust is not None:  # not a number is not trusted either
+            truncated |= ~(uncertainty <= self._distrust).cpu().numpy()
         self._over = truncated | ~lasts.cpu().numpy()
-        return Stepped(self._view, reward, ~lasts, torch.from_numpy(truncated).to(self._device))
+        return Stepped(self._view, reward, ~lasts, torch.from_numpy(truncated).to(self._device), uncertainty)
 
     # --- branching
 
@@ -227,7 +243,16 @@ class Dream(VectorEnv):
         return chosen
 
     def _said(self, mask: np.ndarray) -> Info:
-        return {"start": np.where(mask, self._start, 0), "_start": mask.copy()}
+        origin = self._table.origin[torch.from_numpy(self._start).to(self._device)].cpu().numpy()
+        said = {"start": self._start, "start_episode": origin[:, 0], "start_step": origin[:, 1]}
+        infos: Info = {name: np.where(mask, value, 0) for name, value in said.items()}
+        infos["model"] = np.array([self.identity if begun else None for begun in mask], object)
+        return infos | {f"_{name}": mask.copy() for name in infos}
+
+    def _doubted(self, uncertainty: Tensor | None, mask: np.ndarray) -> Info:
+        if uncertainty is None:
+            return {}
+        return {"uncertainty": np.where(mask, uncertainty.double().cpu().numpy(), 0.0), "_uncertainty": mask}
 
     def _final(self, over: np.ndarray) -> Info:
         view = _numpy(self._view)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,17 +24,23 @@ class Table(NamedTuple):
     action: Tensor  # (S, c, A)
     mask: Tensor  # (S, c) bool
     before: Before | None  # beliefs (S, ...) stored at obs[:, 0]
+    origin: Tensor  # (S, 2) episode and step where a dream begins, -1: unknown
 
     @classmethod
     def read(cls, starts: Starts, device: torch.device) -> Table:
         """Return starts of every accepted kind as one table on ``device``."""
         if isinstance(starts, Segment):
-            table = cls(starts.obs, starts.action, starts.mask.bool(), starts.before)
+            lived = starts.mask.bool().sum(1)
+            origin = torch.stack([starts.index[:, 0].long(), starts.index[:, 1].long() + lived], 1)
+            table = cls(starts.obs, starts.action, starts.mask.bool(), starts.before, origin)
         else:
             obs = starts if isinstance(starts, dict) else _first_observations(starts)
             count = tree.batch_size(obs)
             nothing = torch.zeros(count, 0, 0), torch.zeros(count, 0, dtype=torch.bool)
-            table = cls({name: value[:, None] for name, value in obs.items()}, *nothing, None)
+            known = not isinstance(starts, dict)
+            origin = torch.stack([torch.arange(count), torch.zeros(count, dtype=torch.int64)], 1)
+            origin = origin if known else torch.full_like(origin, -1)
+            table = cls({name: value[:, None] for name, value in obs.items()}, *nothing, None, origin)
         if not table.size:
             raise ValueError("a dream needs at least one real start, got none")
         return tree.to(table, device)
@@ -63,6 +69,29 @@ class Table(NamedTuple):
             real = self.mask[index, time]
             state = updated if bool(real.all()) else tree.where(real, updated, state)
         return state
+
+
+def from_any_step(episodes: Sequence[Episode], count: int = 4096, seed: int = 0) -> Segment:
+    """Return ``count`` recorded observations, or as many as there are, drawn evenly over all steps, to begin from.
+
+    The last observation of an episode that terminated has no future and is left out.
+    """
+    places = [
+        (number, step)
+        for number, episode in enumerate(episodes)
+        for step in range(len(episode.action) + (not episode.terminated))
+    ]
+    if not places:
+        raise ValueError("a dream needs at least one real start, got no episodes")
+    drawn = np.sort(np.random.default_rng(seed).permutation(len(places))[:count])
+    index = torch.tensor([places[place] for place in drawn])
+    rows = [
+        {name: torch.from_numpy(value[step : step + 1].copy()) for name, value in episodes[number].obs.items()}
+        for number, step in index.tolist()
+    ]
+    none = torch.zeros(len(rows), 0)
+    actions = torch.zeros(len(rows), 0, episodes[0].action.shape[-1])
+    return Segment(tree.stack(rows), actions, none, none.bool(), none, {}, None, index)
 
 
 def _first_observations(episodes: Iterable[Episode]) -> Obs:

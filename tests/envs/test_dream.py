@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from dreamsim.core.protocols import MissingPower
 from dreamsim.core.spaces import Codec
 from dreamsim.core.types import Act, Before, Segment
 from dreamsim.data.collect import Collector
@@ -321,3 +322,41 @@ def test_text_stays_bytes():
     obs, _ = dream.reset()
     assert obs["text"].dtype == np.uint8 and dream.observation_space.contains(obs)
     assert dream.codec.encode_obs({"text": obs["text"][0]})["text"].dtype == np.uint8
+
+
+class Doubtful(LineModel):
+    """Doubts what it dreams by the size of the action; not at all by numbers where it is asked to lie still."""
+
+    def uncertainty(self, state, action):
+        return torch.where(action[:, 0] < 0, torch.nan, action[:, 0])
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_row_that_is_not_trusted_is_cut_and_no_other(mode):
+    dream = Dream(Doubtful(), ZERO, 3, 50, adapt(Line()).codec, autoreset_mode=mode, distrust=0.5)
+    dream.reset()
+    _, _, terminated, truncated, infos = dream.step(np.array([[0.25], [0.75], [-1.0]], np.float32))
+    assert truncated.tolist() == [False, True, True] and not terminated.any()
+    assert infos["uncertainty"][:2].tolist() == [0.25, 0.75] and np.isnan(infos["uncertainty"][2])
+    assert infos["_uncertainty"].all()
+
+
+def test_doubt_is_told_even_where_nothing_is_cut_and_asked_for_only_where_known():
+    dream = Dream(Doubtful(), ZERO, 1, 50, adapt(Line()).codec)
+    dream.reset()
+    *_, truncated, infos = dream.step(np.ones((1, 1), np.float32))
+    assert infos["uncertainty"].tolist() == [1] and not truncated.any()
+    with pytest.raises(MissingPower, match="uncertainty"):
+        Dream(LineModel(), ZERO, 1, 50, adapt(Line()).codec, distrust=0.5)
+
+
+def test_infos_say_what_dreams_and_whence_it_began():
+    nothing = torch.zeros(2, 1)
+    observed = torch.tensor([[0.0, 1.0], [5.0, 0.0]])[..., None]
+    mask, index = torch.tensor([[1.0], [0.0]]), torch.tensor([[7, 3], [8, 5]])
+    starts = Segment({"observation": observed}, nothing[..., None], nothing, nothing.bool(), mask, {}, None, index)
+    dream = Dream(ClockModel(99), starts, 2, 5, identity="the clock")
+    _, infos = dream.reset(options={"start": [0, 1]})
+    assert infos["start_episode"].tolist() == [7, 8] and infos["start_step"].tolist() == [4, 5]
+    assert infos["model"].tolist() == ["the clock"] * 2 and infos["_model"].all()
+    assert Dream(ClockModel(99), NINE, 2, 5, CODEC).reset()[1]["start_episode"].tolist() == [-1, -1]
