@@ -26,6 +26,7 @@ def evaluate(
 
     The run's own policy is judged in its own environment and its own dream unless --policy
     or --world name others. With both of them RUN need hold no run: it is where the report goes.
+    A run without a policy, or without an environment, is judged by the recordings it held out.
 
     Args:
         run: run folder; report.html, report.json and films/ are written there
@@ -43,12 +44,13 @@ def evaluate(
     """
     import torch
 
-    from dreamsim.evaluation import report
     from dreamsim.evaluation.foreign import load as load_foreign
     from dreamsim.evaluation.judge import judge
 
     torch.set_num_threads(threads)
     trained = _run(run, device, needed=policy is None or world is None)
+    if policy is None and world is None and (trained.policy is None or "environment" not in trained.parts):
+        return _evaluate_recorded(trained, episodes, seed, horizons, device)
     judged = _run(world, device, needed=False) if world is not None else trained
     make_env = judged.make_env if judged is not None else _environment(str(world))
     notes = []
@@ -77,6 +79,32 @@ def evaluate(
         about={} if trained is None else trained.about,
         notes=notes,
     )
+    _report(judgement, run)
+
+
+def _evaluate_recorded(trained: Any, episodes: int, seed: int, horizons: list[int] | None, device: str) -> None:
+    """Judge a run's world by recordings that were held out when it was learned."""
+    from dreamsim.core.run import load
+    from dreamsim.evaluation.recorded import held_out, judge_recorded
+
+    world = load(trained.about["world"], device) if "world" in trained.about else trained
+    judgement = judge_recorded(
+        world.model,
+        held_out(world.about, episodes),
+        world.codec,
+        horizons,
+        seed,
+        task=_task(world),
+        world_name=str(world.folder),
+        device=device,
+        about=world.about,
+    )
+    _report(judgement, str(trained.folder))
+
+
+def _report(judgement: Any, run: str) -> None:
+    from dreamsim.evaluation import report
+
     page = report.write(judgement, run)
     print(report.text(judgement))
     print(f"\nreport: {page}")

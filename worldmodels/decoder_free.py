@@ -25,6 +25,7 @@ class DecoderFree(nn.Module):
     ``episodic`` adds the termination head (the released code's option for tasks that end
     early). ``decoder`` > 0 adds a network of that width which turns a latent back into
     observations; it is trained on a cut-off copy of the latent and never shapes it.
+    ``shift`` > 0 moves images at random by up to so many pixels while training (the paper's 3).
     Rewards and observations stay in the environment's units.
     """
 
@@ -47,13 +48,14 @@ class DecoderFree(nn.Module):
         termination: float = 1.0,
         episodic: bool = False,
         decoder: int = 0,
+        shift: int = 0,
     ) -> None:
         super().__init__()
         action_size = int(action_space.n) if isinstance(action_space, spaces.Discrete) else action_space.shape[0]
         self.decay, self.consistency, self.reward_weight = decay, consistency, reward
         self.termination_weight = termination
         self.encoder = Encoder(
-            observation_space, SimNormed(encoder_width, latent, group), encoder_width, channels, activation
+            observation_space, SimNormed(encoder_width, latent, group), encoder_width, channels, activation, shift
         )
         self.dynamics = nn.Sequential(
             NormedLinear(latent + action_size, width, activation),

@@ -150,14 +150,22 @@ class StackedMLP(nn.Module):
 class Encoder(nn.Module):
     """Named observations (..., *shape) to features (..., F).
 
-    Vectors are joined in the order of the space's names; images go through the
-    convolutions of TD-MPC2's pixel encoder, scaled from uint8 once, here.
+    Vectors are joined in the order of the space's names; images (C, H, W) and stacks of them
+    (K, C, H, W) go through the convolutions of TD-MPC2's pixel encoder, scaled from uint8 once,
+    here. While training, each image is shifted at random by up to ``shift`` pixels.
     """
 
     def __init__(
-        self, observation_space: spaces.Dict, outputs: nn.Module, width: int, channels: int, activation: str
+        self,
+        observation_space: spaces.Dict,
+        outputs: nn.Module,
+        width: int,
+        channels: int,
+        activation: str,
+        shift: int = 0,
     ) -> None:
         super().__init__()
+        self.shift = shift
         self.vectors = [name for name, part in observation_space.spaces.items() if not _image(part)]
         self.images = [name for name, part in observation_space.spaces.items() if _image(part)]
         self.axes = {name: len(part.shape) for name, part in observation_space.spaces.items()}
@@ -182,10 +190,26 @@ class Encoder(nn.Module):
         parts = [self.vector(obs)] if self.vectors else []
         for name in self.images:
             image = obs[name]
-            lead = image.shape[:-3]
-            features = self.towers[name](image.reshape(-1, *image.shape[-3:]).float() / 255 - 0.5)
+            lead = image.shape[: image.dim() - self.axes[name]]
+            image = image.reshape(-1, *_channels(image.shape[len(lead) :]))
+            image = shifted(image, self.shift) if self.shift and self.training else image
+            features = self.towers[name](image.float() / 255 - 0.5)
             parts.append(features.reshape(*lead, -1))
         return self.end(self.hidden(torch.cat(parts, -1) if len(parts) > 1 else parts[0]))
+
+
+def shifted(image: Tensor, pixels: int) -> Tensor:
+    """Move each image (N, C, H, W) by up to ``pixels`` in both directions at random; its border is repeated.
+
+    Source: the augmentation of DrQ-v2 (Yarats et al. 2021), which TD-MPC2's pixel encoder uses with 3 pixels
+    (its released code while acting, too; here, as in DrQ-v2, only while training).
+    """
+    count, _, height, width = image.shape
+    down, right = torch.randint(-pixels, pixels + 1, (2, count, 1), device=image.device)
+    rows = (torch.arange(height, device=image.device) + down).clamp(0, height - 1)
+    columns = (torch.arange(width, device=image.device) + right).clamp(0, width - 1)
+    moved = image.gather(2, rows[:, None, :, None].expand_as(image))
+    return moved.gather(3, columns[:, None, None, :].expand_as(image))
 
 
 def truncated_normal(weight: Tensor, std: float = 0.02) -> Tensor:
@@ -201,11 +225,16 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def _image(space: spaces.Space) -> bool:
-    return space.dtype == "uint8" and len(space.shape or ()) == 3
+    return space.dtype == "uint8" and len(space.shape or ()) in (3, 4)
+
+
+def _channels(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of an image, or of a stack of them as one image of all their channels."""
+    return (math.prod(shape[:-2]), *shape[-2:])
 
 
 def _convolutions(space: spaces.Space, channels: int) -> nn.Sequential:
-    c, height, _ = space.shape
+    c, height, _ = _channels(space.shape)
     layers: list[nn.Module] = []
     for number, (kernel, stride) in enumerate([(7, 2), (5, 2), (3, 2), (3, 1)]):
         if height < kernel:
@@ -218,4 +247,4 @@ def _convolutions(space: spaces.Space, channels: int) -> nn.Sequential:
 
 def _tower_size(tower: nn.Module, space: spaces.Space) -> int:
     with torch.no_grad():
-        return tower(torch.zeros(1, *space.shape)).shape[-1]
+        return tower(torch.zeros(1, *_channels(space.shape))).shape[-1]

@@ -287,7 +287,9 @@ class Recordings(lightning.LightningDataModule):
         each = self.memory * 2**20 // (self.workers + 1)  # held-out windows are read by this process
         self.store = Store(self.data, limit=each or None)
         self.codec = self.store.codec
-        sides = split(len(self.store), min(self.hold_out, max(2, len(self.store))), self.seed)
+        every = min(self.hold_out, max(2, len(self.store)))
+        sides = split(len(self.store), every, self.seed)
+        self._origin = {"recordings": str(self.data), "episodes": len(self.store), "hold_out": every}
         copies = leaks(self.store, sides)
         if copies:
             warnings.warn(f"{len(copies)} held-out episodes equal training episodes, first {copies[0]}", stacklevel=2)
@@ -301,6 +303,10 @@ class Recordings(lightning.LightningDataModule):
         count = min(4096 // self.batch, STATISTICS_BYTES // sum(leaf.nbytes for leaf in tree.leaves(first)))
         parts = [first, *(self.windows[number] for number in range(1, count))]
         return tree.map(lambda *leaves: torch.cat(leaves), *parts)
+
+    def origin(self) -> dict[str, Any]:
+        """Say which episodes were learned from and, by ``split``, which were held out."""
+        return {"seed": self.seed, **self._origin}
 
     def environment_part(self) -> dict[str, Description]:
         """Return the part of a run folder that names the environment; empty without one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections import deque
 from typing import Any
 
 import gymnasium as gym
@@ -17,18 +18,27 @@ class DeepMindControl(gym.Env):
     """A task of ``dm_control.suite``; one step holds the action for ``repeat`` control steps.
 
     Observations are the suite's own, float64 made float32; ``pixels`` = N replaces them by
-    ``{"image": (N, N, 3)}`` uint8. Rewards of the repeated steps are summed. The suite's time
-    limit truncates; its discount 0 terminates. ``reset(seed=s)`` gives the same episode bit for
-    bit whatever went before. Raises ValueError, with the nearest name, for an unknown task.
+    ``{"image": (N, N, 3)}`` uint8, and ``frames`` = K > 1 by the newest K of these,
+    (K, N, N, 3), oldest first; at a reset all K are the first one. Rewards of the repeated
+    steps are summed. The suite's time limit truncates; its discount 0 terminates.
+    ``reset(seed=s)`` gives the same episode bit for bit whatever went before. Raises ValueError, with the nearest name, for an unknown task.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "action_repeat": 1}
 
     def __init__(
-        self, domain: str = "cartpole", task: str = "swingup", repeat: int = 2, pixels: int = 0, camera: int = 0
+        self,
+        domain: str = "cartpole",
+        task: str = "swingup",
+        repeat: int = 2,
+        pixels: int = 0,
+        camera: int = 0,
+        frames: int = 1,
     ) -> None:
         if repeat < 1:
             raise ValueError(f"repeat must be 1 or more control steps, got {repeat}")
+        if frames < 1 or (frames > 1 and not pixels):
+            raise ValueError(f"frames must be 1 or more, and 1 without pixels, got {frames} with pixels={pixels}")
         self._suite = _load(domain, task)
         self._name = f"{domain}-{task}"
         self._physics, self._task = self._suite.physics, self._suite.task
@@ -36,6 +46,7 @@ class DeepMindControl(gym.Env):
         self._limit = self._suite._step_limit  # in control steps; the suite has no public name for it
         self._count = 0
         self._repeat, self._pixels, self._camera = repeat, pixels, camera
+        self._recent: deque[np.ndarray] = deque(maxlen=frames)
         self._eye: Any = None
         self.render_mode = "rgb_array"
         self.metadata = {
@@ -60,6 +71,7 @@ class DeepMindControl(gym.Env):
         # The context resets every number of the simulation, warm start, controls and mocap included.
         with self._physics.reset_context():
             self._task.initialize_episode(self._physics)
+        self._recent.clear()
         return self._observe(), {}
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -90,14 +102,19 @@ class DeepMindControl(gym.Env):
 
     def _observed_space(self) -> spaces.Dict:
         if self._pixels:
-            return spaces.Dict({"image": spaces.Box(0, 255, (self._pixels, self._pixels, 3), np.uint8)})
+            stack = () if self._recent.maxlen == 1 else (self._recent.maxlen,)
+            return spaces.Dict({"image": spaces.Box(0, 255, (*stack, self._pixels, self._pixels, 3), np.uint8)})
         shapes = {name: np.shape(value) for name, value in self._task.get_observation(self._physics).items()}
         return spaces.Dict({name: spaces.Box(-np.inf, np.inf, shape, np.float32) for name, shape in shapes.items()})
 
     def _observe(self) -> dict[str, np.ndarray]:
         if self._pixels:
-            return {"image": self._look(self._pixels)}
+            return {"image": self._newest(self._look(self._pixels))}
         return {name: np.asarray(v, np.float32) for name, v in self._task.get_observation(self._physics).items()}
+
+    def _newest(self, frame: np.ndarray) -> np.ndarray:
+        self._recent.extend([frame] * (1 if self._recent else self._recent.maxlen or 1))
+        return frame if self._recent.maxlen == 1 else np.stack(self._recent)
 
     def _look(self, size: int) -> np.ndarray:
         from dreamsim.envs.render import Eye

@@ -118,7 +118,7 @@ class FitWorldModel(lightning.LightningModule):
             observation_space=data.codec.raw_observation_space,
             action_space=data.codec.raw_action_space,
             parts={"model": describe(self._make_model)} | data.environment_part(),
-            about={"seed": data.seed, "recordings": str(data.data), "gradient_steps": data.used, **about},
+            about={**data.origin(), "gradient_steps": data.used, **about},
         )
 
     def on_train_end(self) -> None:
@@ -127,7 +127,8 @@ class FitWorldModel(lightning.LightningModule):
         losses = {n: float(v) for n, v in self.trainer.callback_metrics.items() if n.startswith("held_out/")}
         told = ", ".join(f"{name.removeprefix('held_out/')} {value:.4g}" for name, value in losses.items())
         print(f"\n{folder}: world model of {self.recordings.used:,} gradient steps; held-out losses: {told or 'none'}")
-        print(f"next:  dreamsim fit --config configs/joint/cartpole_swingup.yaml --from {folder}")
+        print(f"next:  dreamsim evaluate {folder}")
+        print(f"       dreamsim fit --config POLICY.yaml --model.init_args.world {folder}  # see configs/policy")
 
     def _loss(self, batch: Segment, name: str) -> torch.Tensor:
         losses = self.model.loss(batch).losses

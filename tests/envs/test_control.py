@@ -108,3 +108,17 @@ print(os.environ.get("MUJOCO_GL"))
 """
     result = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", program], capture_output=True, text=True)
     assert result.stdout.split("\n")[:2] == ["['dm_control._render.constants']", "None"], result.stderr
+
+
+def test_frames_are_the_newest_images_oldest_first():
+    """A reset repeats its first image, whatever went before; frames without pixels mean nothing."""
+    single, stack = (DeepMindControl("cartpole", "balance", pixels=16, frames=count) for count in (1, 3))
+    assert stack.observation_space["image"].shape == (3, 16, 16, 3)
+    for seed in (0, 1):
+        seen = [single.reset(seed=seed)[0]["image"]] * 3
+        assert np.array_equal(stack.reset(seed=seed)[0]["image"], seen)
+        for action in actions_for(single, 4):
+            seen.append(single.step(action)[0]["image"])
+            assert np.array_equal(stack.step(action)[0]["image"], seen[-3:])
+    with pytest.raises(ValueError, match="frames must be 1 or more, and 1 without pixels"):
+        DeepMindControl("cartpole", "balance", frames=2)

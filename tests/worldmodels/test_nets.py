@@ -1,10 +1,13 @@
 """Blocks equal what they stand for."""
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
+from torch import nn
 from torch.nn import functional as F
 
-from worldmodels.nets import StackedMLP, mish
+from worldmodels.nets import Encoder, StackedMLP, mish, shifted
 
 
 @pytest.mark.parametrize("rows", [3, 3000])
@@ -36,3 +39,26 @@ def test_stacked_networks_are_the_single_ones():
             h = F.relu(F.layer_norm(h @ weight[m] + bias[m], (8,), gain[m, 0], shift[m, 0]))
         torch.testing.assert_close(out[m], h @ net.weight3[m] + net.bias3[m], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(net(x, torch.tensor([2, 0])), out[[2, 0]])
+
+
+def test_a_shifted_image_is_the_image_seen_through_a_moved_window():
+    """Every shift up to the limit comes, each image has its own, and the border is repeated."""
+    image = torch.arange(36, dtype=torch.uint8).reshape(1, 1, 6, 6).repeat(400, 2, 1, 1)
+    torch.manual_seed(0)
+    moved = shifted(image, 2)
+    padded = F.pad(image.float(), (2, 2, 2, 2), mode="replicate")
+    windows = {(y, x): padded[0, :, y : y + 6, x : x + 6] for y in range(5) for x in range(5)}
+    found = [[at for at, window in windows.items() if torch.equal(one.float(), window)] for one in moved]
+    assert all(len(at) == 1 for at in found) and {at[0] for at in found} == set(windows)
+    assert moved.dtype == torch.uint8
+
+
+def test_stacks_of_images_are_images_of_all_their_channels_and_shifted_only_while_training():
+    space = spaces.Dict({"image": spaces.Box(0, 255, (3, 2, 16, 16), np.uint8)})
+    encoder = Encoder(space, nn.Identity(), 8, 4, "relu", shift=2)
+    image = torch.randint(0, 256, (5, 7, 3, 2, 16, 16), dtype=torch.uint8)
+    calm = encoder.eval()({"image": image})
+    assert calm.shape == (5, 7, 8)
+    single = encoder.towers["image"](image.reshape(35, 6, 16, 16).float() / 255 - 0.5)
+    torch.testing.assert_close(calm.reshape(35, 8), encoder.hidden(single))
+    assert not torch.equal(encoder.train()({"image": image}), calm)
