@@ -14,7 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 16, 14, 44  # margins
 
 
 class Series(NamedTuple):
-    """One line. ``look`` is a CSS class of the page: "a" solid, "b" dashed, "c" dotted."""
+    """One line. ``look`` is a CSS class of the page: "a" solid, "b" dashed, "c" dotted, "d" thin."""
 
     name: str
     x: Sequence[float] | np.ndarray
@@ -42,7 +42,7 @@ class _Axes(NamedTuple):
 
     def down(self, value: float) -> float:
         low, high = self.y
-        share = (min(max(value, low), high) - low) / ((high - low) or 1)
+        share = min((value - low) / ((high - low) or 1), 100.0)
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
 
@@ -56,7 +56,7 @@ def lines(
     across: Sequence[Mark] = (),
     upright: Sequence[Mark] = (),
 ) -> str:
-    """Return a line chart. ``log`` spaces x by doublings; what rises above ``top`` is cut there."""
+    """Return a line chart. ``log`` spaces x by doublings; what rises above ``top`` leaves the chart, and is told."""
     xs = np.concatenate([np.asarray(s.x, float) for s in series])
     ys = np.concatenate([np.asarray(s.y, float) for s in series] + [[mark.value for mark in across], [0.0]])
     ys = ys[np.isfinite(ys)]
@@ -65,8 +65,13 @@ def lines(
     marks = sorted(set(xs.tolist())) if log else _ticks(*axes.x)
     parts = [_frame(axes, _thinned(marks, axes), x_label, y_label)]
     parts += [_across(axes, mark) for mark in across] + [_upright(axes, mark) for mark in upright]
-    parts += [_line(axes, one) for one in series]
-    return _svg(title, "".join(parts)) + _legend([(one.name, one.look) for one in series])
+    # An inner picture without its own scale: what lies outside it is not drawn.
+    inner = f'<svg width="{WIDTH}" height="{HEIGHT - BOTTOM + 4}" viewBox="0 0 {WIDTH} {HEIGHT - BOTTOM + 4}">'
+    parts.append(f"{inner}{''.join(_line(axes, one) for one in series)}</svg>")
+    leaves = {one.name: np.nanmax([*one.y, -np.inf]) > axes.y[1] for one in series}
+    return _svg(title, "".join(parts)) + _legend(
+        [(f"{one.name} (leaves the chart)" if leaves[one.name] else one.name, one.look) for one in series]
+    )
 
 
 def points(

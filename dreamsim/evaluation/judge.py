@@ -19,7 +19,7 @@ from dreamsim.evaluation.calibration import Calibration, calibrate
 from dreamsim.evaluation.delay import delayed_returns
 from dreamsim.evaluation.episodes import Outcome, evaluate_policy, overlap
 from dreamsim.evaluation.film import CannotFilm, Film, dream_film, film_of_reality
-from dreamsim.evaluation.openloop import Drift, drift, trusted_horizon
+from dreamsim.evaluation.openloop import Drift, check_horizons, drift, trusted_horizon
 from dreamsim.evaluation.trust import Beside, compare
 
 SHORT = 15  # steps: the first horizon of the comparison of returns, a usual length of imagination
@@ -80,6 +80,7 @@ def judge(
     episodes are repeated with every action ``delays`` steps late, for what works only without
     delay does not work on a robot.
     """
+    check_horizons(horizons)
     own = _codec(make_env)
     if codec is not None:
         _check_fits(codec, own)
@@ -202,7 +203,11 @@ def _drift(
     context = min(context, int(outcome.lengths.max()) - 1)
     if context < 1:
         return None, "No open-loop drift: every episode ended after one step."
-    return drift(world, outcome.episodes, codec, horizons, context, seed=seed, device=device), ""
+    found = drift(world, outcome.episodes, codec, horizons, context, seed=seed, device=device)
+    left = sorted(set(horizons or ()) - set(found.horizons))
+    reach = int(outcome.lengths.max()) - context
+    told = f"Horizons {left} were not measured: the longest episode leaves {reach} steps after {context} seen ones."
+    return found, told if left else ""
 
 
 def _calibration(

@@ -141,33 +141,42 @@ def overall(found: Drift) -> tuple[str, Curve, float]:
     return ("observation" if found.observation else "latent"), mean, floor
 
 
-def trusted_horizon(found: Drift, threshold: float = 0.5, negligible: float = 0.2) -> int:
-    """Return the largest measured horizon h up to which the dream can be trusted; 0: none.
+def limits(found: Drift, threshold: float = 0.5, negligible: float = 0.2) -> np.ndarray:
+    """Return the largest error (K,) with which each measured horizon is trusted, in standard deviations of the data.
 
-    Every measured horizon k <= h must satisfy both, with error the mean over observation
-    fields (over view fields where the model shows no observations):
-    1. error(k) < ``threshold`` (in standard deviations of the data; 0.5 leaves a quarter of
-       the variance unexplained), and
-    2. error(k) <= min(copy-last(k), linear(k)), or error(k) - floor <= ``negligible``,
-       where floor is the model's error of showing the present (k = 0; 0.2 is a twenty-fifth
-       of the variance).
-    The second half of 2 is there because over a step or two of smooth motion no model
-    beats a straight line, and the difference does not matter.
+    It is the error of the better of two forecasts that know no dynamics (the last observation,
+    a straight line), for a dream that is worse is worth nothing. Over a step or two of smooth
+    motion no model beats a straight line and the difference does not matter, so it is never
+    less than ``negligible`` (0.2: a twenty-fifth of the variance) above the error of showing
+    the present; and it is never more than ``threshold`` (0.5: a quarter of the variance).
     """
     _, curve, floor = overall(found)
-    trusted = 0
-    for step, error, copy, linear in zip(found.horizons, *curve, strict=True):
-        better = error <= min(copy, linear) or error - floor <= negligible
-        if not (error < threshold and better):
-            break
-        trusted = step
-    return trusted
+    simple = np.fmin(curve.copy, curve.linear)
+    return np.minimum(threshold, np.fmax(simple, negligible + floor))
+
+
+def trusted_horizon(found: Drift, threshold: float = 0.5, negligible: float = 0.2) -> int:
+    """Return the largest measured horizon up to which every error is within its ``limits``; 0: none.
+
+    The error is the mean over observation fields, over view fields where the model shows no observations.
+    """
+    within = overall(found)[1].model <= limits(found, threshold, negligible)  # False for NaN
+    held = len(within) if within.all() else int(np.argmin(within))
+    return found.horizons[held - 1] if held else 0
+
+
+def check_horizons(wanted: Sequence[int] | None) -> None:
+    """Raise ValueError for a horizon that is no number of steps."""
+    wrong = [step for step in wanted or () if step < 1]
+    if wrong:
+        raise ValueError(f"a horizon is a number of steps, 1 or more; got {wrong[0]}")
 
 
 def _horizons(wanted: Sequence[int] | None, reach: int) -> tuple[int, ...]:
+    check_horizons(wanted)
     if wanted is None:
         wanted = [2**power for power in range(reach.bit_length()) if 2**power < reach] + [reach]
-    steps = tuple(sorted({int(step) for step in wanted if 1 <= step <= reach}))
+    steps = tuple(sorted({int(step) for step in wanted if step <= reach}))
     if not steps:
         raise ValueError(
             f"no horizon among {list(wanted)} can be measured: the longest window has {reach} steps after its "

@@ -45,8 +45,9 @@ figure { margin: 0; } figcaption { color: var(--soft); font-size: .86rem; margin
 .mark { stroke: var(--text); stroke-dasharray: 2 4; } .band { fill: var(--band); }
 .line { fill: none; stroke-width: 2.4; stroke-linejoin: round; stroke-linecap: round; }
 .line.a { stroke: var(--a); } .line.b { stroke: var(--b); stroke-dasharray: 8 5; }
-.line.c { stroke: var(--c); stroke-dasharray: 2 5; } .knot.a { fill: var(--a); } .knot.b { fill: var(--b); }
-.knot.c { fill: var(--c); } .dot { fill: var(--a); stroke: var(--card); stroke-width: 1.5; }
+.line.c { stroke: var(--c); stroke-dasharray: 2 5; } .line.d { stroke: var(--text); stroke-width: 1.2; }
+.knot.a { fill: var(--a); } .knot.b { fill: var(--b); }
+.knot.c { fill: var(--c); } .knot.d { fill: none; } .dot { fill: var(--a); stroke: var(--card); stroke-width: 1.5; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 18px; padding: 0; margin: 6px 0 0;
   font-size: .86rem; }
 .legend li { display: flex; gap: 7px; align-items: center; }

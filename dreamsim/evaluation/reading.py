@@ -7,7 +7,7 @@ import numpy as np
 from dreamsim.evaluation.calibration import meaning
 from dreamsim.evaluation.intervals import Interval, interval
 from dreamsim.evaluation.judge import Judgement
-from dreamsim.evaluation.openloop import overall
+from dreamsim.evaluation.openloop import limits, overall
 from dreamsim.evaluation.trust import Beside
 
 
@@ -46,7 +46,12 @@ def reading(judgement: Judgement) -> list[str]:
     """Return plain sentences: reality, trusted horizon, exploitation gap, rewards and ends."""
     said = [*_reality(judgement)]
     if judgement.drift is not None:
-        said += [_horizon(judgement), *(told_gap(row) for row in judgement.beside), *_rewards(judgement)]
+        said += [
+            _horizon(judgement),
+            rule(judgement),
+            *(told_gap(row) for row in judgement.beside),
+            *_rewards(judgement),
+        ]
     if judgement.calibration is not None:
         said += meaning(judgement.calibration)
     return said + _late(judgement)
@@ -69,10 +74,14 @@ def text(judgement: Judgement) -> str:
             ]
     if judgement.drift is not None:
         kind, curve, _ = overall(judgement.drift)
-        lines += ["", f"  open-loop drift ({kind}, in standard deviations)"]
-        lines += [f"  {'h':>7} {'windows':>8} {'dream':>8} {'copy':>8} {'line':>8}"]
-        for h, windows, dream, copy, line in zip(judgement.drift.horizons, judgement.drift.counts, *curve, strict=True):
-            lines += [f"  {h:>7} {windows:>8} {dream:>8.3f} {copy:>8.3f} {line:>8.3f}"]
+        lines += [
+            "",
+            f"  open-loop drift ({kind}, in standard deviations); trusted while dream <= limit",
+        ]
+        lines += [f"  {'h':>7} {'windows':>8} {'dream':>8} {'limit':>8} {'copy':>8} {'line':>8}"]
+        found, bounds = judgement.drift, limits(judgement.drift, judgement.threshold, judgement.negligible)
+        for h, windows, limit, dream, copy, line in zip(found.horizons, found.counts, bounds, *curve, strict=True):
+            lines += [f"  {h:>7} {windows:>8} {dream:>8.3f} {limit:>8.3f} {copy:>8.3f} {line:>8.3f}"]
     lines += ["", *(f"  {sentence}" for sentence in [verdict(judgement), *reading(judgement)[1:]])]
     lines += [f"  note: {note}" for note in judgement.notes]
     return "\n".join(lines)
@@ -102,26 +111,33 @@ def _reality(judgement: Judgement) -> list[str]:
     return said
 
 
+def rule(judgement: Judgement) -> str:
+    """Return what it takes for a horizon to be trusted."""
+    assert judgement.drift is not None
+    floor = overall(judgement.drift)[2]
+    least = f"{judgement.negligible:g}" if floor < 0.005 else f"{judgement.negligible:g} above showing the present"
+    return (
+        "A horizon is trusted while at every one up to it the dream's error is within its limit: the better of copying "
+        f"the last observation and a straight line, but at least {least} and at most {judgement.threshold:g}."
+    )
+
+
 def _horizon(judgement: Judgement) -> str:
-    found, limit = judgement.drift, judgement.trusted
-    assert found is not None and limit is not None
-    kind, curve, floor = overall(found)
+    found, trusted = judgement.drift, judgement.trusted
+    assert found is not None and trusted is not None
+    kind, curve, _ = overall(found)
     what = "observations" if kind == "observation" else "states, compared in its own latent space,"
-    if limit == found.horizons[-1]:
-        return f"Given the real actions, its {what} stay close to reality over all {limit} measured steps."
-    place = found.horizons.index(limit) + 1 if limit else 0
-    error, copy, line = (side[place] for side in curve)
-    failed = found.horizons[place]
+    if trusted == found.horizons[-1]:
+        return f"Given the real actions, its {what} stay within the limit over all {trusted} measured steps."
+    place = found.horizons.index(trusted) + 1 if trusted else 0
+    error, limit = curve.model[place], limits(found, judgement.threshold, judgement.negligible)[place]
     if not np.isfinite(error):
         return "Its latent state never changes, so nothing it forecasts can be told from anything else."
-    if error >= judgement.threshold:
-        why = f"they are off by {number(error)} standard deviations of the data (limit {judgement.threshold:g})"
-    else:
-        name, best = ("saying that nothing changes", copy) if copy <= line else ("a straight line", line)
-        why = f"{name} forecasts better ({number(best)} against {number(error)} standard deviations)"
-    extra = f" Showing the present is already off by {number(floor)}." if floor > judgement.negligible else ""
-    kept = f"Given the real actions, its {what} hold for {steps(limit)}; " if limit else f"Its {what} do not hold: "
-    return f"{kept}at {steps(failed)} {why}.{extra}"
+    kept = f"Given the real actions, its {what} hold for {steps(trusted)}; " if trusted else f"Its {what} do not hold: "
+    return (
+        f"{kept}at {steps(found.horizons[place])} they are off by {number(error)} standard deviations of the data, "
+        f"the limit there is {number(limit)}."
+    )
 
 
 def told_gap(row: Beside) -> str:

@@ -40,6 +40,7 @@ def numbers(judgement: Judgement) -> dict[str, Any]:
         {
             "format": 1,
             **{name: value for name, value in judgement._asdict().items() if name not in ("outcome", "film")},
+            "limits": None if judgement.drift is None else sections.bounds(judgement),
             "outcome": {**outcome, "mean_return": returns, "success": _success_interval(judgement)},
             "verdict": verdict(judgement),
             "reading": reading(judgement),

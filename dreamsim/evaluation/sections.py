@@ -13,7 +13,7 @@ from dreamsim.evaluation import chart, page
 from dreamsim.evaluation.film import CannotFilm, Film, write
 from dreamsim.evaluation.intervals import interval
 from dreamsim.evaluation.judge import Judgement
-from dreamsim.evaluation.openloop import Curve, Drift, overall
+from dreamsim.evaluation.openloop import Curve, Drift, limits, overall
 from dreamsim.evaluation.pictures import png
 from dreamsim.evaluation.reading import number, reading, spread, steps, success, verdict
 
@@ -104,11 +104,11 @@ def leaving(judgement: Judgement) -> str:
         return ""
     kind, curve, _ = overall(found)
     upright = [chart.Mark(judgement.trusted, "trusted up to here")] if judgement.trusted else []
-    limit = [chart.Mark(judgement.threshold, "limit")]
-    mean = _curve(found, curve, "mean of all fields", limit, upright)
+    mean = _curve(found, curve, "mean of all fields", bounds(judgement), upright)
     caption = (
         f"Root mean square error of {'observations' if kind == 'observation' else 'the latent view'} by horizon, in "
-        f"standard deviations of the data; {found.context} real steps, then the recorded actions only."
+        f"standard deviations of the data; {found.context} real steps, then the recorded actions only. "
+        "The thin line is the limit of trust."
     )
     charts = [page.figure(mean, caption)]
     if found.rewards is not None:
@@ -131,21 +131,28 @@ def leaving(judgement: Judgement) -> str:
         if singles
         else ""
     )
-    numbers_table = f"<details><summary>Numbers</summary>{_drift_table(found)}</details>"
+    numbers_table = f"<details><summary>Numbers</summary>{_drift_table(found, bounds(judgement))}</details>"
     body = f'<div class="pair">{"".join(charts)}</div>{more}{numbers_table}'
     return page.section("How fast the dream leaves reality", body)
+
+
+def bounds(judgement: Judgement) -> np.ndarray:
+    """Return the largest trusted error (K,) by horizon."""
+    assert judgement.drift is not None
+    return limits(judgement.drift, judgement.threshold, judgement.negligible)
 
 
 def _curve(
     found: Drift,
     curve: Curve,
     name: str,
-    across: list[chart.Mark] | None = None,
+    limit: np.ndarray | None = None,
     upright: list[chart.Mark] | None = None,
 ) -> str:
-    sides = zip(("dream", "nothing changes", "straight line"), curve, "abc", strict=True)
-    shown = [side[np.isfinite(side)] for side in curve[:2]]
-    tops = [float(side.max()) for side in shown if len(side)] + [mark.value for mark in across or []]
+    sides = list(zip(("dream", "nothing changes", "straight line"), curve, "abc", strict=True))
+    sides += [] if limit is None else [("limit of trust", limit, "d")]
+    shown = [side[np.isfinite(side)] for _, side, look in sides if look != "c"]
+    tops = [float(side.max()) for side in shown if len(side)]
     return chart.lines(
         [chart.Series(word, found.horizons, values, look) for word, values, look in sides],
         "horizon (steps)",
@@ -153,15 +160,14 @@ def _curve(
         f"Open-loop drift: {name}",
         log=True,
         top=1.1 * max([*tops, 1e-9]),
-        across=across or [],
         upright=upright or [],
     )
 
 
-def _drift_table(found: Drift) -> str:
+def _drift_table(found: Drift, limit: np.ndarray) -> str:
     _, curve, _ = overall(found)
-    head = ["horizon", "windows", "dream", "nothing changes", "straight line"]
-    columns: list[Any] = [found.horizons, found.counts, *curve]
+    head = ["horizon", "windows", "dream", "limit of trust", "nothing changes", "straight line"]
+    columns: list[Any] = [found.horizons, found.counts, curve.model, limit, curve.copy, curve.linear]
     if found.rewards is not None:
         head += ["reward of a step", "summed reward"]
         columns += [found.rewards.step, found.rewards.total]

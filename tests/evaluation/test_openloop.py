@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from dreamsim.core.types import Episode
-from dreamsim.evaluation.openloop import drift, overall, trusted_horizon
+from dreamsim.evaluation.openloop import Curve, drift, limits, overall, trusted_horizon
 
 
 def test_the_dynamics_themselves_do_not_drift(toys):
@@ -31,6 +31,15 @@ def test_a_wrong_model_drifts_more_with_every_horizon_and_is_trusted_less(toys):
     assert 0 < trusted_horizon(slow, threshold=0.5) < 35
     worse = drift(toys.Exact(drag=1.1), episodes, toys.codec)
     assert trusted_horizon(worse) < trusted_horizon(slow)
+
+
+def test_a_horizon_is_trusted_while_the_error_is_within_the_limit_shown_beside_it(toys):
+    """Limits: the better baseline, at least 0.2 above showing the present (0.1), at most 0.5; the third row fails."""
+    found = drift(toys.Exact(), toys.episodes(2), toys.codec, horizons=[1, 2, 4, 8])
+    model, copy, line = np.array([0.3, 0.4, 0.46, 0.1]), np.array([0.1, 0.45, 0.45, 2.0]), np.array([0.0, 0.6, 9, 9])
+    found = found._replace(observation={"all": Curve(model, copy, line)}, floor={"all": 0.1})
+    np.testing.assert_allclose(limits(found), [0.3, 0.45, 0.45, 0.5])
+    assert trusted_horizon(found) == 2
 
 
 def test_baselines_are_what_they_say(toys):
@@ -95,6 +104,8 @@ def test_a_view_that_never_varies_is_not_called_good(toys):
 def test_what_cannot_be_measured_is_one_clear_error(toys):
     with pytest.raises(ValueError, match="longer than the context"):
         drift(toys.Exact(), toys.episodes(2, lengths=(4,)), toys.codec)
+    with pytest.raises(ValueError, match="1 or more; got 0"):
+        drift(toys.Exact(), toys.episodes(2), toys.codec, horizons=[0, 1])
     with pytest.raises(ValueError, match="no horizon"):
         drift(toys.Exact(), toys.episodes(2), toys.codec, horizons=[100])
     with pytest.raises(ValueError, match="at least 1 real step"):

@@ -10,7 +10,7 @@ import pytest
 from dreamsim.core.random import derive_seed
 from dreamsim.core.spaces import Codec
 from dreamsim.data.store import Store
-from dreamsim.evaluation import sections
+from dreamsim.evaluation import chart, sections
 from dreamsim.evaluation.intervals import interval
 from dreamsim.evaluation.judge import judge, learning_curve
 from dreamsim.evaluation.reading import reading, told_gap, verdict
@@ -145,7 +145,24 @@ def test_text_for_the_terminal_says_what_the_page_says(toys):
     found = judged(toys, toys.Exact(drag=1.0))
     said = text(found)
     assert verdict(found) in said and all(sentence in said for sentence in reading(found)[1:])
+    rows = [
+        line.split() for line in said.partition("open-loop drift")[2].splitlines()[2 : 2 + len(found.drift.horizons)]
+    ]
+    held = [int(h) for h, _, dream, limit, *_ in rows if float(dream) <= float(limit)]
+    assert held[-1] == found.trusted and held == list(found.drift.horizons[: len(held)])
     assert f"trusted ({found.trusted})" in said and max(map(len, said.splitlines())) < 200
+
+
+def test_a_horizon_that_cannot_be_measured_is_told(toys):
+    found = judged(toys, toys.Exact(), horizons=[1, 500])
+    assert found.drift.horizons == (1,) and any("[500] were not measured" in note for note in found.notes)
+
+
+def test_a_curve_that_leaves_the_chart_is_cut_and_named_not_bent_along_its_edge():
+    series = [chart.Series("low", [1, 2], [1, 1], "a"), chart.Series("steep", [1, 2], [0, 9], "c")]
+    drawn = chart.lines(series, "", "", "", top=2)
+    ends = re.search(r'class="line c" points="[^ ]+ [^,]+,([-0-9.]+)"', drawn)
+    assert float(ends[1]) < -500 and "steep (leaves the chart)" in drawn and "low (leaves" not in drawn
 
 
 def test_a_policy_that_cannot_act_in_the_dream_is_still_judged(toys):
