@@ -68,7 +68,10 @@ def build(description: Description, *args: Any) -> Any:
     try:
         inspect.signature(target).bind(*args, **arguments)
     except TypeError as error:
-        raise BadPart(f"{path} does not take the recorded arguments ({error}); was its signature changed?") from error
+        raise BadPart(
+            f"{path}{inspect.signature(target)} does not take the arguments it is given ({error}); "
+            "was its signature changed?"
+        ) from error
     part = target(*args, **arguments)
     if not isinstance(part, _bases()):
         raise BadPart(f"{path} returned a {type(part).__name__}; expected a torch.nn.Module or a gymnasium.Env")

@@ -16,13 +16,12 @@ import re
 import subprocess
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import safetensors.torch
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -31,19 +30,17 @@ from dreamsim.core.leaf import Bytes
 from dreamsim.core.parts import BadPart, Description, build, describe, user_modules
 from dreamsim.core.random import Stream
 from dreamsim.core.spaces import Codec, space_from_json, space_to_json
+from dreamsim.core.weights import BadRun, load_weights, pack, unpack, weights
 
 __all__ = ["BadPart", "BadRun", "Run", "build", "describe", "load", "load_weights", "save", "view_space", "weights"]
 
 FORMAT = 1
+FIELDS = ("parts", "modules", "observation_space", "action_space", "about")  # of run.json, each an object
 # Rule: a change of run.json raises FORMAT and adds {old version: function that returns the next version's dict}.
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 PACKAGES = ("dreamsim-engine", "torch", "lightning", "gymnasium", "mujoco", "dm_control", "numpy")
 SECRET_NAMES = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-
-
-class BadRun(ValueError):
-    """A run folder is missing something, or is not ours to read."""
 
 
 class Run:
@@ -89,8 +86,7 @@ class Run:
     def as_env(self, num_envs: int = 1, horizon: int | None = None, **options: Any) -> Any:
         """Return a Dream of this run, a ``gymnasium.vector.VectorEnv`` that leaves resets to the caller.
 
-        ``horizon`` None: as long as the run's report trusts it. Further ``options`` are those
-        of ``dreamsim.envs.run_dream.run_dream``.
+        ``horizon`` None: as long as the run's report trusts it; ``options``: of ``envs.run_dream.run_dream``.
         """
         from gymnasium.vector import AutoresetMode
 
@@ -131,7 +127,7 @@ def save(
     tensors = {f"model.{name}": value for name, value in weights(model).items()}
     if policy is not None:
         tensors |= {f"policy.{name}": value for name, value in weights(policy).items()}
-    _replace(folder / "model.safetensors", safetensors.torch.save(tensors))
+    _replace(folder / "model.safetensors", pack(tensors))
     _replace(folder / "run.json", text.encode())
 
 
@@ -139,19 +135,19 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Run:
     """Return the run in ``folder``, its model and policy on ``device`` and in evaluation mode.
 
     The user's own modules are named as they are imported; one that has changed since the
-    run was written is warned about. Raises BadRun or BadPart with the cure.
+    run was written is warned about. Raises BadRun or BadPart with the cure, also for weights that are not finite.
     """
-    folder = Path(folder)
+    folder, device = Path(folder), usable(device)
     content = read(folder)
     parts = content["parts"]
-    _report_modules(content["modules"], user_modules(*parts.values()))
-    codec = Codec(*(space_from_json(content[name]) for name in ("observation_space", "action_space")))
+    name_modules(content)
+    codec = Codec(*_spaces(folder, content))
     with Stream(0):  # initial weights are drawn and thrown away; the caller's random numbers stay untouched
         model = build(parts["model"], codec.observation_space, codec.action_space)
         policy = None
         if "policy" in parts:
             policy = build(parts["policy"], view_space(model, codec.observation_space), codec.action_space)
-    stored = _read_weights(folder)
+    stored = unpack(folder)
     for part, owner in (("model", model), ("policy", policy)) if policy is not None else (("model", model),):
         mine = {name.removeprefix(f"{part}."): value for name, value in stored.items() if name.startswith(f"{part}.")}
         load_weights(owner, mine, f"{folder}: {part}")
@@ -161,49 +157,60 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> Run:
 
 def read(folder: Path) -> dict[str, Any]:
     """Return the content of ``run.json``, migrated to this version's format."""
+    file = folder / "run.json"
     if not folder.is_dir():
         raise BadRun(f"there is no folder {folder}; {_near(folder)}")
-    file = folder / "run.json"
     if not file.is_file():
         raise BadRun(f"{folder} holds no run.json: it is no run folder, or its run ended before it first saved")
     try:
         content = json.loads(file.read_text())
     except json.JSONDecodeError as error:
         raise BadRun(f"{file} is not valid JSON ({error}); restore it from a copy") from error
-    version = content.get("format")
+    version = content.get("format") if isinstance(content, dict) else None
+    if version is None:
+        raise BadRun(f"{file} is no record of a run: it names no format; restore it from a copy")
     while version != FORMAT:
         if version not in MIGRATIONS:
             raise BadRun(f"{file} has format {version}, this dreamsim reads {FORMAT}; use the version that wrote it")
         content = MIGRATIONS[version](content)
         version = content["format"]
+    wrong = [name for name in FIELDS if not isinstance(content.get(name), dict)]
+    wrong += (
+        [f"parts/{name}" for name, part in content.get("parts", {}).items() if not _is_part(part)] if not wrong else []
+    )
+    if wrong or "model" not in content["parts"]:
+        raise BadRun(
+            f"{file} lacks {wrong[0] if wrong else 'parts/model'} or holds something else there; restore a copy"
+        )
     return content
 
 
-def weights(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's parameters and buffers by name, on the CPU, without torch.compile's prefixes."""
-    state = module.state_dict()
-    odd = [name for name, value in state.items() if not isinstance(value, Tensor)]
-    if odd:
-        kind = type(state[odd[0]]).__name__
-        raise BadRun(f"{type(module).__name__} keeps {odd[0]} as a {kind}; make it a tensor buffer")
-    # Cloned, for tied weights share memory, which safetensors refuses.
-    return {_eager(name): value.detach().cpu().contiguous().clone() for name, value in state.items()}
+def usable(device: torch.device | str) -> torch.device:
+    """Return a device that is here, or raise ValueError with what to do."""
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"there is no device {device!r}; name cpu, cuda or cuda:N") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        why = "sees no driver" if torch.version.cuda else "is the CPU build (see CUDA in the README)"
+        raise ValueError(f"there is no device {device}: this torch {why}; use cpu")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"there is no device {device}: this machine has {torch.cuda.device_count()}")
+    return found
 
 
-def load_weights(module: nn.Module, stored: dict[str, Tensor], where: str = "weights") -> None:
-    """Fill a module, compiled or not, with what ``weights`` returned. Raises BadRun when they do not fit."""
-    own = module.state_dict()
-    names = {_eager(name): name for name in own}
-    wrong = [f"missing {name}" for name in sorted(names.keys() - stored.keys())]
-    wrong += [f"unknown {name}" for name in sorted(stored.keys() - names.keys())]
-    for name in sorted(names.keys() & stored.keys()):
-        came, expected = tuple(stored[name].shape), tuple(own[names[name]].shape)
-        if came != expected:
-            wrong.append(f"{name} has shape {came}, expected {expected}")
-    if wrong:
-        shown = "; ".join(wrong[:6]) + ("; ..." if len(wrong) > 6 else "")
-        raise BadRun(f"{where} does not fit {type(module).__name__}: {shown}. Has the class changed since?")
-    module.load_state_dict({names[name]: value for name, value in stored.items()})
+def name_modules(content: dict[str, Any]) -> None:
+    """Print the user's own modules that a run names, and warn of those that have changed since it was saved."""
+    recorded = content["modules"]
+    for name, module in user_modules(*content["parts"].values()).items():
+        print(f"your module {name}: {module['file']} (sha256 {module['sha256'][:12]})")
+        before = recorded.get(name)
+        if before is not None and before["sha256"] != module["sha256"]:
+            warnings.warn(
+                f"{module['file']} has changed since the run was saved (sha256 then {before['sha256'][:12]}, "
+                f"now {module['sha256'][:12]}); results may differ",
+                stacklevel=3,
+            )
 
 
 @torch.no_grad()
@@ -233,10 +240,6 @@ def _dtype(part: spaces.Space) -> torch.dtype:
     return torch.uint8 if part.dtype == "uint8" else torch.float32
 
 
-def _eager(name: str) -> str:
-    return name.replace("_orig_mod.", "")
-
-
 def _replace(file: Path, content: bytes) -> None:
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -247,16 +250,6 @@ def _replace(file: Path, content: bytes) -> None:
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    file = folder / "model.safetensors"
-    if not file.is_file():
-        raise BadRun(f"{folder} holds no model.safetensors; copy it beside run.json, or let the run save again")
-    try:
-        return safetensors.torch.load_file(file)
-    except safetensors.SafetensorError as error:
-        raise BadRun(f"{file} is damaged ({error}); restore a copy, or resume the run from last.ckpt") from error
 
 
 def _origin() -> dict[str, Any]:
@@ -293,16 +286,16 @@ def _refuse_secrets(text: str) -> None:
             )
 
 
-def _report_modules(recorded: dict[str, dict[str, str]], now: dict[str, dict[str, str]]) -> None:
-    for name, module in now.items():
-        print(f"your module {name}: {module['file']} (sha256 {module['sha256'][:12]})")
-        before = recorded.get(name)
-        if before is not None and before["sha256"] != module["sha256"]:
-            warnings.warn(
-                f"{module['file']} has changed since the run was saved (sha256 then {before['sha256'][:12]}, "
-                f"now {module['sha256'][:12]}); results may differ",
-                stacklevel=3,
-            )
+def _is_part(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("class_path"), str)
+
+
+def _spaces(folder: Path, content: dict[str, Any]) -> Iterator[spaces.Space]:
+    for name in ("observation_space", "action_space"):
+        try:
+            yield space_from_json(content[name])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadRun(f"{folder / 'run.json'}: {name} cannot be read ({error!r}); restore a copy") from error
 
 
 def _near(folder: Path) -> str:

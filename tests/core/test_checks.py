@@ -8,6 +8,7 @@ from gymnasium import spaces
 from torch import nn
 
 from dreamsim.core import checks
+from dreamsim.core.checks.expect import misfit
 from dreamsim.core.spaces import Codec
 from dreamsim.core.types import Act, Episode, Learned
 
@@ -182,7 +183,7 @@ def test_an_honest_environment_passes_and_is_described():
     ("fault", "message"),
     [
         ({"reused": True}, "return a copy"),
-        ({"shape": (3,)}, "observation of reset"),
+        ({"shape": (3,)}, r"observation is float32 of shape \(3,\), not float32 of shape \(2,\)"),
         ({"reward": float("nan")}, "finite reward at step 0"),
         ({"four": True}, "found 4 values"),
         ({"flag": True}, "terminated to be a bool"),
@@ -191,6 +192,24 @@ def test_an_honest_environment_passes_and_is_described():
 def test_each_fault_of_an_environment_is_named(fault, message):
     with pytest.raises(checks.Broken, match=f"(?i){message}"):
         checks.check_env(lambda: World(**fault))
+
+
+def test_the_field_that_lies_outside_its_space_is_named_with_its_value():
+    space = spaces.Dict({"arm": spaces.Tuple([spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3)])})
+    good = {"arm": (np.zeros(2, np.float32), 2)}
+    assert misfit(space, good) is None
+    said = misfit(space, {"arm": (np.array([0, 1.5], np.float32), 2)})
+    assert said == "observation['arm'][0] is 1.5 at [1], outside [-1, 1]"
+    assert "observation['arm'][1] is int 3, which is not in Discrete(3)" in misfit(space, {"arm": (good["arm"][0], 3)})
+    assert "float64 of shape (2,), not float32" in misfit(space, {"arm": (np.zeros(2), 2)})
+    assert misfit(space, {"leg": 1}) == "observation is ['leg'], not a dict of ['arm']"
+
+
+def test_what_lacks_the_methods_is_told_which():
+    with pytest.raises(checks.Broken, match=r"a Linear without start, update, step, view, loss"):
+        checks.check_world_model(nn.Linear(1, 1), OBS, BOX)
+    with pytest.raises(checks.Broken, match="a Linear without act"):
+        checks.check_policy(nn.Linear(1, 1), OBS, BOX)
 
 
 def test_luck_outside_the_seed_is_found():

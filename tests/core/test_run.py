@@ -265,6 +265,48 @@ def test_missing_and_damaged_files_are_clear_errors(mine):
         run.load("runs/one")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: [], "names no format"),
+        (lambda content: {}, "names no format"),
+        (lambda content: {"format": content["format"]}, "lacks parts"),
+        (lambda content: {**content, "parts": {}}, "lacks parts/model"),
+        (lambda content: {**content, "parts": {"model": 3}}, "lacks parts/model"),
+        (lambda content: {**content, "action_space": {"type": "Box"}}, "action_space cannot be read"),
+    ],
+)
+def test_a_record_that_is_none_is_a_clear_error(mine, change, message):
+    saved(mine)
+    file = Path("runs/one/run.json")
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    with pytest.raises(run.BadRun, match=message):
+        run.load("runs/one")
+
+
+def test_weights_that_are_not_finite_or_not_those_saved_are_named(mine):
+    model, policy = saved(mine)
+    file = Path("runs/one/model.safetensors")
+    torn = bytearray(file.read_bytes())
+    torn[-3] ^= 1
+    file.write_bytes(torn)
+    with pytest.raises(run.BadRun, match="not those that were saved"):
+        run.load("runs/one")
+    model.net.weight.data[1, 0] = float("nan")
+    saved(mine, model=model, policy=policy)
+    with pytest.raises(run.BadRun, match=r"net.weight holds 1 numbers of 25 that are NaN"):
+        run.load("runs/one")
+
+
+def test_a_device_that_is_not_here_is_named_with_the_reason(mine):
+    saved(mine)
+    with pytest.raises(ValueError, match="there is no device 'gpu'"):
+        run.load("runs/one", "gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match=r"there is no device cuda:0.*use cpu"):
+            run.load("runs/one", "cuda:0")
+
+
 def test_an_older_format_is_migrated_and_a_newer_one_refused(mine, monkeypatch):
     saved(mine)
     monkeypatch.setattr(run, "FORMAT", run.FORMAT + 1)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dreamsim.core import tree
 from dreamsim.core.checks.expect import expect, in_words, spaces_in_words
+from dreamsim.core.protocols import Policy, WorldModel
 from dreamsim.core.random import Stream
 from dreamsim.core.run import view_space, weights
 from dreamsim.core.types import Act, Learned, Obs, Segment
@@ -23,6 +24,7 @@ def check_world_model(
     model: nn.Module, observation_space: spaces.Dict, action_space: spaces.Space, seed: int = 0
 ) -> list[str]:
     """Check a world model on random data of the given spaces: shapes, rows, padding, randomness."""
+    _has_methods(model, WorldModel, "a world model")
     batch = random_segment(observation_space, action_space, seed)
     obs, action = _at(batch.obs, 0), batch.action[:, 0]
     model.eval()
@@ -48,6 +50,7 @@ def check_world_model(
 
 def check_policy(policy: Any, view: spaces.Dict, action_space: spaces.Space, seed: int = 0) -> list[str]:
     """Check a policy on random views: shapes, range of actions, memory, rows."""
+    _has_methods(policy, Policy, "a policy")
     batch = random_segment(view, action_space, seed)
     now, after = _at(batch.obs, 0), _at(batch.obs, 1)
     before = tree.map(torch.clone, now)
@@ -103,6 +106,17 @@ def random_segment(
         trace={},
         before=None,
         index=torch.zeros(rows, 2, dtype=torch.int64),
+    )
+
+
+def _has_methods(part: Any, protocol: type, what: str) -> None:
+    wanted = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
+    missing = [name for name in wanted if not callable(getattr(part, name, None))]
+    expect(
+        not missing,
+        f"{what} with {', '.join(wanted)}",
+        f"a {type(part).__name__} without {', '.join(missing)}",
+        f"write them as in dreamsim.core.protocols.{protocol.__name__}",
     )
 
 

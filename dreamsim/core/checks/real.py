@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from dreamsim.core.checks.expect import expect, in_words, spaces_in_words
+from dreamsim.core.checks.expect import expect, misfit, spaces_in_words
 from dreamsim.core.spaces import Codec
 from dreamsim.core.types import Episode
 
@@ -90,12 +90,12 @@ class _Walk:
         self._see(answer[0], "reset")
 
     def _see(self, raw: Any, where: str) -> None:
-        inside = self.env.observation_space.contains(raw)
+        wrong = misfit(self.env.observation_space, raw)
         expect(
-            inside,
-            f"the observation of {where} to lie in {self.env.observation_space}",
-            in_words(raw),
-            "correct its shape, dtype or range, or the declared space",
+            wrong is None,
+            f"{where} to return an observation in the declared space",
+            f"at step {self.count}: {wrong}",
+            "correct its shape, dtype or range, or the space",
         )
         self.obs = self.codec.encode_obs(raw)
         for name, value in self.obs.items():
