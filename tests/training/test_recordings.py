@@ -23,7 +23,7 @@ from dreamsim.training.objectives.policy_prior import PolicyPrior
 from dreamsim.training.policy import FitPolicy
 from dreamsim.training.start import trainer_defaults
 from dreamsim.training.world_model import FitWorldModel
-from tests.training.conftest import CRITIC, run, small_experience
+from tests.training.conftest import CRITIC, run, small_experience, small_joint
 from worldmodels.actors import SquashedGaussian
 from worldmodels.decoder_free import DecoderFree
 
@@ -109,6 +109,18 @@ def test_a_world_alone_is_judged_by_the_recordings_it_held_out(world, capsys):
     assert drift["horizons"][0] == 1 and drift["observation"]["observation"]["model"][0] < 0.5
     assert len(drift["rewards"]["step"]) == len(drift["ends"]["accuracy"]) == len(drift["horizons"])
     assert all(share == 1.0 for share in drift["ends"]["accuracy"])
+
+
+def test_forecasts_of_ends_are_judged_by_recordings_that_end(tmp_path, capsys):
+    """Corridor ends for good in its last cell, which a world learns from its recordings."""
+    run(tmp_path / "lived", module=small_joint(discrete=True), data=small_experience(True, env_steps=1600, updates=0.0))
+    model = functools.partial(WORLD, episodic=True)
+    data = Recordings(str(tmp_path / "lived" / "store"), batches=200, batch=32)
+    fit(tmp_path / "world", FitWorldModel(model, rate=3e-3), data)
+    evaluate(str(tmp_path / "world"), episodes=8, film=False)
+    ends = json.loads((tmp_path / "world" / "report.json").read_text())["drift"]["ends"]
+    assert ends["terminations"] > 5 and ends["foreseen"] > 0.8 and ends["false_alarms"] < 0.1
+    assert "terminations happened; it foresaw" in capsys.readouterr().out
 
 
 def test_a_policy_without_an_environment_is_judged_by_the_world_s_recordings(lived, tmp_path, capsys):
