@@ -74,12 +74,7 @@ class Mapped:
         if self.limit is None:
             return _bytes(self._items(size)[address], size)
         out = np.empty((len(address), size), np.uint8)
-        one = GRANULE * (-(-size // GRANULE) + 1)
-        if one > self.limit:
-            raise ValueError(
-                f"a window of {size} bytes may take {one} in memory, but {self.limit} are allowed; allow more"
-            )
-        at_once = self.limit // one
+        at_once = self._fitting(address, size)
         for first in range(0, len(address), at_once):
             part = address[first : first + at_once]
             self.touch(part, size)
@@ -110,14 +105,28 @@ class Mapped:
         """Count what reading ``size`` bytes from each ``address`` (N,) brings in; let go first where it is too much."""
         if self.limit is None:
             return
-        granules = np.unique(address[:, None] // GRANULE + np.arange(-(-size // GRANULE) + 1))
-        granules = granules[granules < len(self._touched)]
+        granules = self._granules(address, size)
         new = len(granules) - int(self._touched[granules].sum())
         if (self._count + new) * GRANULE > self.limit:
             self.let_go()
             new = len(granules)
         self._touched[granules] = True
         self._count += new
+
+    def _granules(self, address: np.ndarray, size: int) -> np.ndarray:
+        found = np.unique(address[:, None] // GRANULE + np.arange(-(-size // GRANULE) + 1))
+        return found[found < len(self._touched)]
+
+    def _fitting(self, address: np.ndarray, size: int) -> int:
+        """Return how many reads of ``size`` bytes at a time surely stay within the limit."""
+        assert self.limit is not None
+        one = GRANULE * (-(-size // GRANULE) + 1)
+        if one > self.limit:
+            raise ValueError(
+                f"a window of {size} bytes may take {one} in memory, but {self.limit} are allowed; allow more"
+            )
+        whole = len(self._granules(address, size)) * GRANULE <= self.limit
+        return max(1, len(address)) if whole else self.limit // one
 
     def _items(self, size: int) -> np.ndarray:
         """Return every run of ``size`` bytes as one opaque item, which numpy copies whole."""

@@ -138,8 +138,8 @@ def page(record: dict[str, Any]) -> str:
     lines = [
         f"# {record['title']}",
         "",
-        "A world model learns from stored episodes, without an environment; a policy learns inside it while it stays as "
-        "it is; then the policy plays in the real environment. One seed each: a demonstration, not a comparison.",
+        "A world model learns from stored episodes, without an environment; a policy learns inside it while it stays "
+        "as it is; then the policy plays in the real environment. One seed each: a demonstration, not a comparison.",
         "",
         f"Command: `{record['command']}`. Commit: {record['commit']}.",
         f"Machine: {box['processor']}, {box['cores']} cores, {box['memory_gib']} GiB, {box['gpu'] or 'no GPU'}; "
@@ -152,8 +152,8 @@ def page(record: dict[str, Any]) -> str:
     lines += [f"| {name} | " + " | ".join(column[name] for column in columns) + " |" for name in columns[0]]
     lines += [
         "",
-        "Drift is the open-loop error on held-out episodes in standard deviations of the data (of the model's own latent "
-        "where it shows no observations), under the recorded actions; beside it, in brackets, saying that nothing "
+        "Drift is the open-loop error on held-out episodes in standard deviations of the data (of the model's own "
+        "latent where it shows no observations), under the recorded actions; beside it, in brackets, saying that nothing "
         "changes. The reward error is that of the sum over the first steps; beside it, always forecasting the mean.",
         "",
         *_drift_table(record["rows"]),
