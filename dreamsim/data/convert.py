@@ -33,8 +33,8 @@ class Format(NamedTuple):
 _HERE = "dreamsim.data.formats."
 FORMATS = {
     "store": Format(_HERE + "stores", "a store of ours, or a folder of several alike", writes=True),
-    "minari": Format(_HERE + "minari", "a Minari dataset (HDF5)", writes=True, extra="data"),
-    "minari-arrow": Format(_HERE + "minari_arrow", "a Minari dataset (Arrow or Parquet)", writes=True, extra="data"),
+    "minari": Format(_HERE + "minari", "a Minari dataset", writes=True, extra="data"),
+    "minari-arrow": Format(_HERE + "minari_arrow", "a Minari dataset, Arrow inside", False, True, "data"),
     "hdf5": Format(_HERE + "hdf5", "an HDF5 file of robomimic or D4RL", extra="data"),
     "traces": Format(_HERE + "traces", "text traces, JSON lines of a step or an episode each", writes=True),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from gymnasium import spaces
 
@@ -41,3 +43,11 @@ def observation_box(values: np.ndarray) -> spaces.Box:
         return spaces.Box(0, 255, values.shape[1:], np.uint8)
     dtype = values.dtype if values.dtype.kind == "f" else np.dtype(np.float32)
     return spaces.Box(-np.inf, np.inf, values.shape[1:], dtype.type)
+
+
+def bounded(space: spaces.Space, actions: Callable[[], np.ndarray]) -> tuple[spaces.Space, list[str]]:
+    """Return an action space that can be scaled, and notes: an unbounded Box gets bounds from ``actions()`` (N, A)."""
+    if not isinstance(space, spaces.Box) or (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        return space, []
+    box, note = action_box(actions())
+    return spaces.Box(box.low.reshape(space.shape), box.high.reshape(space.shape), dtype=space.dtype.type), [note]

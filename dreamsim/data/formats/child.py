@@ -46,7 +46,9 @@ def main(arguments: list[str]) -> int:
         say(error=f"needs more than {job.memory} MiB of memory; allow more with --memory", memory=True)
         return 1
     except Exception as error:
-        say(error=told(error), trace=_trace(error))
+        from dreamsim.data.formats.recording import words
+
+        say(error=words(error), trace=_trace(error))
         return 1
     return 0
 
@@ -152,13 +154,6 @@ def brief(reasons: list[str]) -> list[str]:
 def say(**words: Any) -> None:
     """Tell the parent one thing."""
     print(json.dumps(words), file=OUT, flush=True)
-
-
-def told(error: Exception) -> str:
-    """Return an error as a sentence: ours as it stands, a library's with its kind."""
-    ours = type(error).__module__.partition(".")[0] == "dreamsim"
-    words = " ".join(str(error).split()) or "no reason given"
-    return words if ours else f"{type(error).__name__}: {words}"
 
 
 def _trace(error: Exception) -> str:

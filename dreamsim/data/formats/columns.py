@@ -12,7 +12,7 @@ from dreamsim.core import text
 from dreamsim.core.leaf import Bytes, decoder, encoded_space, encoder, is_image
 
 Columns = Any
-"""A tree of dicts and tuples like the space it belongs to; its leaves are arrays (N, ...), of text lists of N strings."""
+"""A tree of dicts and tuples like the space it belongs to; its leaves are arrays (N, ...) or lists of N strings."""
 
 
 def encode(space: spaces.Space, columns: Columns) -> list[np.ndarray]:
@@ -78,14 +78,14 @@ def _encode_leaf(space: spaces.Space, column: Any) -> np.ndarray:
         return encoder(space)(array) if array.dtype == np.uint8 else _refuse(array)
     if not space.shape:
         array = array[:, None]
-    return _exact(array)
+    return exact(array)
 
 
 def _refuse(array: np.ndarray) -> np.ndarray:
     raise ValueError(f"values of type {array.dtype} where uint8 was expected")
 
 
-def _exact(array: np.ndarray) -> np.ndarray:
+def exact(array: np.ndarray) -> np.ndarray:
     """Return narrow types as they are, wide ones as float32 where that holds every number."""
     if array.dtype.itemsize < 4:
         return array
@@ -138,3 +138,23 @@ def _encoded_shapes(space: spaces.Space) -> list[tuple[int, ...]]:
     if isinstance(space, spaces.Tuple):
         return [shape for part in space.spaces for shape in _encoded_shapes(part)]
     return [encoded_space("", space).shape]
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested dicts under their names joined by "/"."""
+    found: dict[str, Any] = {}
+    for name, part in tree.items():
+        found |= flat(part, f"{prefix}{name}/") if isinstance(part, dict) else {f"{prefix}{name}": part}
+    return found
+
+
+def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested dicts of names joined by "/"; the inverse of ``flat``."""
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *path, last = name.split("/")
+        place = tree
+        for key in path:
+            place = place.setdefault(key, {})
+        place[last] = leaf
+    return tree

@@ -26,8 +26,8 @@ written back by ``last_of``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from gymnasium import spaces
@@ -35,6 +35,7 @@ from gymnasium import spaces
 from dreamsim.core.types import Episode
 
 LAST = "last"
+T = TypeVar("T")
 
 Report = Callable[[int, int | None], None]
 """Called with (episodes done, of how many; None: unknown) while a format is written."""
@@ -75,3 +76,20 @@ def last_of(episode: Episode) -> dict[str, Any] | None:
     """Return what ``without_outcome`` kept, the action as an array again; None: every action has its outcome."""
     kept = episode.meta.get(LAST)
     return None if kept is None else {**kept, "action": np.asarray(kept["action"], episode.action.dtype)}
+
+
+def each(names: Iterable[Any], read_one: Callable[[Any], T]) -> Iterator[T | LeftOut]:
+    """Yield what ``read_one`` makes of each name, and LeftOut with the reason where it cannot."""
+    for name in names:
+        try:
+            found: T | LeftOut = read_one(name)
+        except (ValueError, LookupError, TypeError, OSError, ArithmeticError, RuntimeError) as error:
+            found = LeftOut(name, words(error))
+        yield found
+
+
+def words(error: Exception) -> str:
+    """Return an error as a sentence: ours as it stands, a library's with its kind."""
+    ours = type(error).__module__.partition(".")[0] == "dreamsim" or type(error) is ValueError
+    said = " ".join(str(error).split()) or "no reason given"
+    return said if ours else f"{type(error).__name__}: {said}"

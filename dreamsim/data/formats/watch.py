@@ -32,7 +32,12 @@ def run(job: Job) -> dict[str, Any]:
     """
     with tempfile.TemporaryFile() as errors, _started(job, errors) as process:
         late = threading.Event()
-        timer = threading.Timer(job.seconds, lambda: (late.set(), _kill(process)))
+
+        def end() -> None:
+            late.set()
+            _kill(process)
+
+        timer = threading.Timer(job.seconds, end)
         timer.start()
         try:
             last = _follow(process, job)
