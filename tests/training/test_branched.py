@@ -9,13 +9,15 @@ from torch import nn
 
 from dreamsim.core.protocols import MissingPower
 from dreamsim.core.random import Stream
+from dreamsim.core.run import load
 from dreamsim.core.types import Act, Learned, Segment
-from dreamsim.data.module import Experience
+from dreamsim.data.module import Experience, Recordings
 from dreamsim.training.branched import Branched, branch
 from dreamsim.training.joint import FitJoint
 from dreamsim.training.learner import Learner, run_round
 from dreamsim.training.objectives.protocol import Judged
 from dreamsim.training.objectives.soft_actor_critic import SoftActorCritic
+from dreamsim.training.world_model import FitWorldModel
 from tests.training.conftest import run, small_experience, weights
 from worldmodels.actors import PlainQ, SquashedGaussian
 from worldmodels.ensemble import Ensemble
@@ -184,3 +186,16 @@ def test_mbpo_resumes_bit_for_bit(tmp_path):
     ours, theirs = weights(whole), weights(resumed)
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
     assert int(resumed.objective.updates) == resumed.gradient_steps > 0 and resumed.objective.memory.held == 100
+
+
+def test_an_ensemble_learned_from_recordings_alone_has_chosen_its_elites(tmp_path):
+    run(tmp_path / "lived", data=small_experience(env_steps=480, updates=0.0))
+    data = Recordings(str(tmp_path / "lived" / "store"), batches=20, batch=32, length=1)
+    model = functools.partial(Ensemble, members=6, elites=2, width=16, layers=2)
+    (tmp_path / "world").mkdir()
+    module = run(tmp_path / "world", module=FitWorldModel(model, rate=3e-3, keep_every=10), data=data)
+    found = load(tmp_path / "world").model
+    assert torch.equal(found.elites, module.model.elites) and len(set(found.elites.tolist())) == 2
+    errors = found.errors(data.statistics_batch())
+    assert errors[found.elites].mean() < errors.mean()  # chosen one gradient step before the last
+    assert found.mean.abs().sum() > 0 and (found.std != 1).any()
