@@ -153,8 +153,8 @@ def page(record: dict[str, Any]) -> str:
     lines += [
         "",
         "Drift is the open-loop error on held-out episodes in standard deviations of the data (of the model's own "
-        "latent where it shows no observations), under the recorded actions; beside it, in brackets, saying that nothing "
-        "changes. The reward error is that of the sum over the first steps; beside it, always forecasting the mean.",
+        "latent where it shows no observations), under the recorded actions; in brackets, saying that nothing "
+        "changes. The reward error is that of the sum over the first steps; in brackets, always forecasting the mean.",
         "",
         *_drift_table(record["rows"]),
         "",
