@@ -35,6 +35,8 @@ FORMATS = {
     "store": Format(_HERE + "stores", "a store of ours, or a folder of several alike", writes=True),
     "minari": Format(_HERE + "minari", "a Minari dataset", writes=True, extra="data"),
     "minari-arrow": Format(_HERE + "minari_arrow", "a Minari dataset, Arrow inside", False, True, "data"),
+    "lerobot": Format(_HERE + "lerobot", "a LeRobot dataset, v2.0 to v3.0", writes=True, extra="data"),
+    "videos": Format(_HERE + "videos", "a folder of videos with actions beside them", extra="data"),
     "hdf5": Format(_HERE + "hdf5", "an HDF5 file of robomimic or D4RL", extra="data"),
     "traces": Format(_HERE + "traces", "text traces, JSON lines of a step or an episode each", writes=True),
 }
@@ -72,11 +74,14 @@ def convert(
     start: str | None = None,
     memory: int = MEMORY,
     seconds: int = SECONDS,
+    reading: dict[str, Any] | None = None,
+    writing: dict[str, Any] | None = None,
 ) -> Converted:
     """Make ``target``, which must not exist, from ``source``.
 
     ``to``, ``start``: names of formats, ``start`` None: the one it looks like. ``memory`` (MiB) and
-    ``seconds``: what reading, and then writing, may take. Nothing is left of a target that was not finished.
+    ``seconds``: what reading, and then writing, may take. ``reading``, ``writing``: options of the two formats, plain
+    JSON: ``{"clock": "interpolate"}``. Nothing is left of a target that was not finished.
     Raises BadRecording, FileExistsError, FileNotFoundError.
     """
     source, target = Path(source).absolute(), Path(target).absolute()
@@ -90,11 +95,11 @@ def convert(
         made, notes = source, []
         if to == "store" or not (source / "store.json").exists():
             made = folder / "store"
-            about = run(Job("read", FORMATS[name].module, name, str(source), str(made), memory, seconds))
+            about = run(Job("read", FORMATS[name].module, name, str(source), str(made), memory, seconds, reading or {}))
             notes += about["notes"]
         if to != "store":
             store, made = made, folder / "made"
-            about = run(Job("write", FORMATS[to].module, to, str(store), str(made), memory, seconds))
+            about = run(Job("write", FORMATS[to].module, to, str(store), str(made), memory, seconds, writing or {}))
             notes += about["notes"]
         _put(made, target)
     return Converted(name, to, about["episodes"], about["steps"], notes)

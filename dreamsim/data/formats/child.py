@@ -10,6 +10,7 @@ run away or allocate without end; here that costs this process and nothing else.
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import resource
@@ -33,6 +34,7 @@ class Job(NamedTuple):
     target: str  # does not exist
     memory: int  # MiB beside the program itself
     seconds: int
+    options: dict[str, Any] = {}  # further arguments of the format's read or write, plain JSON
 
 
 def main(arguments: list[str]) -> int:
@@ -74,7 +76,7 @@ def read(job: Job, module: Any) -> dict[str, Any]:
     from dreamsim.data.formats.recording import BadRecording, Recording
     from dreamsim.data.store import Store
 
-    recording: Recording = module.read(Path(job.source))
+    recording: Recording = module.read(Path(job.source), **accepted(module.read, job))
     meta = {"source": {"format": job.name, "name": Path(job.source).name}, **recording.meta}
     with Store.create(
         job.target, recording.observation_space, recording.action_space, rate=recording.rate, meta=meta
@@ -138,8 +140,21 @@ def write(job: Job, module: Any) -> dict[str, Any]:
     from dreamsim.data.store import Store
 
     store = Store(job.source)
-    notes = module.write(store, Path(job.target), lambda done, total: say(done=done, total=total))
+    options = accepted(module.write, job)
+    notes = module.write(store, Path(job.target), lambda done, total: say(done=done, total=total), **options)
     return {"episodes": len(store), "steps": int(store.steps.sum()), "notes": notes}
+
+
+def accepted(function: Any, job: Job) -> dict[str, Any]:
+    """Return a job's options if a format's function takes them all. Raises BadRecording naming those it takes."""
+    from dreamsim.data.formats.recording import BadRecording
+
+    known = [name for name, given in inspect.signature(function).parameters.items() if given.default is not given.empty]
+    if unknown := sorted(job.options.keys() - set(known)):
+        raise BadRecording(
+            f"{job.name} has no option {unknown[0]!r} to {job.task}; it takes {', '.join(known) or 'none'}"
+        )
+    return job.options
 
 
 TASKS = {"read": read, "write": write}
