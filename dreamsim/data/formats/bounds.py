@@ -20,13 +20,14 @@ def action_box(actions: np.ndarray) -> tuple[spaces.Box, str]:
     rows = rows[np.isfinite(rows).all(1)]
     if not len(rows):
         raise ValueError("no finite action is recorded, so their bounds cannot be told")
+    kind = np.float64 if rows.dtype == np.float64 else np.float32
     low, high = rows.min(0), rows.max(0)
     if low.min() >= -1 and high.max() <= 1:
-        return spaces.Box(-1, 1, rows.shape[1:], np.float32), "actions lie in [-1, 1], which is taken as their bounds"
+        return spaces.Box(-1, 1, rows.shape[1:], kind), "actions lie in [-1, 1], which is taken as their bounds"
     first, last = np.quantile(rows, [0.01, 0.99], axis=0)
     wide = (high - low) > WIDE * (last - first)
     wide &= last > first
-    low, high = np.where(wide, first, low).astype(np.float32), np.where(wide, last, high).astype(np.float32)
+    low, high = np.where(wide, first, low).astype(kind), np.where(wide, last, high).astype(kind)
     outside = int(((rows < low) | (rows > high)).any(1).sum())
     note = "action bounds are the recorded extremes, as the format has none"
     if wide.any():
@@ -34,7 +35,7 @@ def action_box(actions: np.ndarray) -> tuple[spaces.Box, str]:
             f"action bounds are recorded extremes, but 1 % and 99 % quantiles for components {np.flatnonzero(wide)} "
             f"whose extremes are outliers; {outside} of {len(rows)} actions lie outside and stay as recorded"
         )
-    return spaces.Box(low, high, dtype=np.float32), note
+    return spaces.Box(low, high, dtype=kind), note
 
 
 def observation_box(values: np.ndarray) -> spaces.Box:

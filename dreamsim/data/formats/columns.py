@@ -37,8 +37,8 @@ def observations(space: spaces.Space, names: list[str], columns: Columns) -> dic
 
 def actions(space: spaces.Space, columns: Columns) -> np.ndarray:
     """Return actions (T, A) as vectors in raw units."""
-    parts = [column.reshape(len(column), -1) for column in encode(space, columns)]
-    return np.concatenate(parts, 1)
+    vectors = np.concatenate([column.reshape(len(column), -1) for column in encode(space, columns)], 1)
+    return vectors if vectors.dtype.kind == "f" and vectors.dtype.itemsize > 4 else vectors.astype(np.float32)
 
 
 def decode(space: spaces.Space, encoded: list[np.ndarray]) -> Columns:

@@ -56,10 +56,8 @@ def array(group: Any, name: str, rows: slice = slice(None)) -> np.ndarray:
 
 def strings(group: Any, name: str) -> list[str]:
     """Return an array (N,) of strings."""
-    import h5py
-
     found = _dataset(group, name)
-    if h5py.check_string_dtype(found.dtype) is None or len(found.shape) != 1:
+    if not _holds_strings(found.dtype) or len(found.shape) != 1:
         raise BadRecording(f"{found.name} holds {found.dtype} of shape {found.shape}, strings (N,) were expected")
     return [value.decode("utf-8", errors="replace") for value in found[()].tolist()]
 
