@@ -1,4 +1,4 @@
-"""The ``dreamsim`` command: Lightning's fit, validate and test, and a typed function for everything else."""
+"""The ``dreamsim`` command: Lightning's fit, and a typed function for everything else."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from typing import Any
 from jsonargparse import auto_cli
 
 from dreamsim import commands
+from dreamsim.faults import TRACE, explains_itself, in_own_code, plain_warnings
 from dreamsim.options import Parser, Refused, accepted, explain, with_flags
 
-LEARNING = {
-    "fit": "Train: a world model, a policy inside it, or both together; resume with --resume.",
-    "validate": "Run the validation of a training config once.",
-    "test": "Run the test of a training config once.",
-}
+FIT = "Train: a world model, a policy inside it, or both together; resume with --resume."
 COMMANDS: dict[str, Any] = {
     "evaluate": commands.evaluate,
     "play": commands.play,
     "check": commands.check,
+    "convert": commands.convert,
     "reproduce": commands.reproduce,
     "doctor": commands.doctor,
 }
-TRACE = "DREAMSIM_TRACE"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,14 +33,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if here not in sys.path:
         sys.path.insert(0, here)  # a console script does not see the user's own files otherwise
     try:
-        return _run(given)
+        with plain_warnings():
+            return _run(given)
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return 130
     except Refused as error:
         return _fail(explain(str(error), accepted(error, given)), 2)
     except Exception as error:
-        if not _told(error):
+        if own := in_own_code(error):
+            return _fail(own, 1)
+        if not explains_itself(error):
             raise
         return _fail(str(error) or type(error).__name__, 1)
 
@@ -56,20 +56,20 @@ def _run(given: list[str]) -> int:
         from importlib.metadata import version
 
         print(f"dreamsim {version('dreamsim-engine')}")
-    elif name in LEARNING:
+    elif name == "fit":
         from dreamsim.training.command import learn
 
-        learn(given)
+        return learn(given)
     elif name in COMMANDS:
         auto_cli({name: COMMANDS[name]}, args=with_flags(given), parser_class=Parser, prog="dreamsim")
     else:
-        return _fail(explain(f"invalid choice: {name!r}", [*LEARNING, *COMMANDS]), 2)
+        return _fail(explain(f"invalid choice: {name!r}", ["fit", *COMMANDS]), 2)
     return 0
 
 
 def _overview() -> str:
     lines = ["usage: dreamsim COMMAND [options]", "", "commands:"]
-    lines += [f"  {name:<12} {purpose}" for name, purpose in LEARNING.items()]
+    lines.append(f"  {'fit':<12} {FIT}")
     for name, command in COMMANDS.items():
         parts = (
             {f"{name} {part}": inner for part, inner in command.items()}
@@ -85,12 +85,6 @@ def _overview() -> str:
             f"{TRACE}=1 shows where an error came from.",
         ]
     )
-
-
-def _told(error: Exception) -> bool:
-    """Say whether an error explains itself to the user; any other one is a fault of ours and keeps its traceback."""
-    ours = type(error).__module__.partition(".")[0] in ("dreamsim", "worldmodels", "robots")
-    return ours or isinstance(error, (ValueError, ArithmeticError, OSError, ImportError))
 
 
 def _fail(message: str, code: int) -> int:

@@ -1,12 +1,10 @@
-"""The commands beside fit, validate and test. Importing this costs nothing: each loads what it needs."""
+"""The commands beside fit. Importing this costs nothing: each loads what it needs."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Types stand here as objects, not as strings under TYPE_CHECKING: the parser would import those to show --help.
-MakeEnv = Callable[[], Any]
+from dreamsim.checking import at_least, check_env, check_model, check_policy, check_run, codec_of, environment
 
 
 def evaluate(
@@ -25,17 +23,18 @@ def evaluate(
     """Judge a policy in the real environment and in the dream beside it; print it and write one HTML page.
 
     The run's own policy is judged in its own environment and its own dream unless --policy
-    or --world name others. With both of them RUN need hold no run: it is where the report goes.
+    or --world name others; then the report goes to RUN/judged/NAME and the run's own one stays.
+    With both of them RUN need hold no run: it is where the report goes.
     A run without a policy, or without an environment, is judged by the recordings it held out.
 
     Args:
-        run: run folder; report.html, report.json and films/ are written there
+        run: run folder; report.html, report.json and films/ are written there, or into judged/NAME in it
         policy: a policy that is not the run's: an import path (mine.load), a Stable-Baselines3 .zip or an .onnx file
         world: where to judge: a run folder (its environment and its dream), a Gymnasium id, or an environment's
             import path (mine.MyEnv); a world that is no run has no dream beside it
         episodes: number of whole real episodes
         seed: evaluation seed; training never draws episodes from it
-        horizons: steps at which open-loop drift is shown; none: powers of two up to the whole episode
+        horizons: steps at which open-loop drift is shown, [1,10,100]; none: powers of two up to the whole episode
         success: return from which an episode counts as a success, where the environment does not say; none: not shown
         film: film truth, dream and error where there is something to see
         processes: processes to step environments in; 0: this one, the fastest for cheap environments
@@ -44,18 +43,22 @@ def evaluate(
     """
     import torch
 
+    from dreamsim.core.run import usable
     from dreamsim.evaluation.foreign import load as load_foreign
     from dreamsim.evaluation.judge import judge
 
+    at_least(1, episodes=episodes, threads=threads)
+    at_least(0, processes=processes)
     torch.set_num_threads(threads)
+    usable(device)
     trained = _run(run, device, needed=policy is None or world is None)
     if policy is None and world is None and (trained.policy is None or "environment" not in trained.parts):
         return _evaluate_recorded(trained, episodes, seed, horizons, device)
     judged = _run(world, device, needed=False) if world is not None else trained
-    make_env = judged.make_env if judged is not None else _environment(str(world))
+    make_env = judged.make_env if judged is not None else environment(str(world))
     notes = []
     if policy is not None:
-        foreign = load_foreign(policy, _codec(make_env))
+        foreign = load_foreign(policy, codec_of(make_env))
         actor, name = foreign.policy, policy
         notes.append(foreign.face)
     else:
@@ -79,7 +82,7 @@ def evaluate(
         about={} if trained is None else trained.about,
         notes=notes,
     )
-    _report(judgement, run)
+    _report(judgement, _place(run, policy, world))
 
 
 def _evaluate_recorded(trained: Any, episodes: int, seed: int, horizons: list[int] | None, device: str) -> None:
@@ -99,13 +102,21 @@ def _evaluate_recorded(trained: Any, episodes: int, seed: int, horizons: list[in
         device=device,
         about=world.about,
     )
-    _report(judgement, str(trained.folder))
+    _report(judgement, trained.folder)
 
 
-def _report(judgement: Any, run: str) -> None:
+def _place(run: str, policy: str | None, world: str | None) -> Path:
+    """Return where a report goes: the run's own into its folder, any other beside that one."""
+    names = [re.sub(r"\.(zip|onnx)$", "", name) for name in (policy, world) if name is not None]
+    if not names or not (Path(run) / "run.json").is_file():
+        return Path(run)
+    return Path(run) / "judged" / re.sub(r"[^\w.+-]+", "-", "-in-".join(names)).strip("-.")
+
+
+def _report(judgement: Any, folder: Path) -> None:
     from dreamsim.evaluation import report
 
-    page = report.write(judgement, run)
+    page = report.write(judgement, folder)
     print(report.text(judgement))
     print(f"\nreport: {page}")
 
@@ -122,108 +133,59 @@ def play(
 
     Args:
         run: run folder
-        film: mp4 file to write; none: RUN/films/play.mp4
+        film: mp4 file to write; none: RUN/films/play.mp4, with --policy RUN/judged/NAME/films/play.mp4
         policy: a policy that is not the run's: an import path (mine.load), a Stable-Baselines3 .zip or an .onnx file
-        seed: seed of the episode
-        steps: steps to film at most; none: the whole episode
+        seed: seed that the environment is reset with
+        steps: steps to act at most, an action repeated being one; none: until the episode ends
         threads: threads torch may use; 1 is the fastest for small models
     """
     import torch
 
-    from dreamsim.evaluation.episodes import evaluate_policy
+    from dreamsim.evaluation.episodes import play_episode
     from dreamsim.evaluation.film import film_episode
     from dreamsim.evaluation.foreign import load as load_foreign
 
+    at_least(1, threads=threads)
     torch.set_num_threads(threads)
     trained = _run(run, "cpu", needed=True)
     actor = trained.actor() if policy is None else load_foreign(policy, trained.codec).policy
-    outcome = evaluate_policy(trained.make_env, actor, 1, seed)
-    episode = outcome.episodes[0]
-    if steps is not None:
-        seen = {name: value[: steps + 1] for name, value in episode.obs.items()}
-        episode = episode._replace(obs=seen, action=episode.action[:steps])
-    path = film_episode(trained.make_env, episode, film or Path(run) / "films" / "play.mp4")
-    print(f"return {outcome.returns[0]:.1f} in {outcome.lengths[0]} steps from seed {outcome.seeds[0]}\nfilm: {path}")
-
-
-def check_env(env: str, steps: int = 200, seed: int = 0, options: dict[str, Any] | None = None) -> None:
-    """Check that an environment keeps the contract that training relies on.
-
-    Args:
-        env: Gymnasium id or import path (mine.MyEnv)
-        steps: random steps to take in each of two copies
-        seed: seed of the first episode
-        options: arguments of the environment, as JSON
-    """
-    from dreamsim.core import checks
-
-    _say(checks.check_env(_environment(env, options), steps, seed))
-
-
-def check_model(model: str, env: str, options: dict[str, Any] | None = None) -> None:
-    """Check a world model on random data of an environment's spaces.
-
-    Args:
-        model: import path of a class or of a function annotated to return one (mine.MyModel)
-        env: Gymnasium id or import path of the environment it is for
-        options: arguments of the model, as JSON
-    """
-    from dreamsim.core import checks
-    from dreamsim.core.run import build
-
-    codec = _codec(_environment(env))
-    part = build({"class_path": model, "init_args": options or {}}, codec.observation_space, codec.action_space)
-    _say(checks.check_world_model(part, codec.observation_space, codec.action_space))
-
-
-def check_policy(policy: str, env: str, model: str | None = None, options: dict[str, Any] | None = None) -> None:
-    """Check a policy on random views.
-
-    Args:
-        policy: import path of a class or of a function annotated to return one (mine.MyPolicy)
-        env: Gymnasium id or import path of the environment it is for
-        model: import path of the world model whose view it reads; none: it reads real observations
-        options: arguments of the policy, as JSON
-    """
-    from dreamsim.core import checks
-    from dreamsim.core.run import build, view_space
-
-    codec = _codec(_environment(env))
-    view = codec.observation_space
-    if model is not None:
-        world = build({"class_path": model, "init_args": {}}, codec.observation_space, codec.action_space)
-        view = view_space(world, view)
-    part = build({"class_path": policy, "init_args": options or {}}, view, codec.action_space)
-    _say(checks.check_policy(part, view, codec.action_space))
-
-
-def check_run(run: str) -> None:
-    """Check everything in a run folder: model, policy, environment and stored episodes.
-
-    Args:
-        run: run folder
-    """
-    from dreamsim.core import checks
-    from dreamsim.core.run import view_space
-    from dreamsim.data.store import Store
-
-    trained = _run(run, "cpu", needed=True)
-    seen, action = trained.codec.observation_space, trained.codec.action_space
-    print("model")
-    _say(checks.check_world_model(trained.model, seen, action))
-    if trained.policy is not None:
-        print("policy")
-        _say(checks.check_policy(trained.policy, view_space(trained.model, seen), action))
-    if "environment" in trained.parts:
-        print("environment")
-        _say(checks.check_env(trained.make_env))
-    if (Path(run) / "store").is_dir():
-        store = Store(Path(run) / "store")
-        print("episodes")
-        _say(checks.check_episodes((store.episode(number) for number in range(len(store))), trained.codec))
+    episode = play_episode(trained.make_env, actor, seed, steps)
+    cut = ", stopped there by --steps" if len(episode.action) == steps and not episode.terminated else ""
+    print(f"return {episode.reward.sum():.1f} in {len(episode.action)} steps from seed {seed}{cut}")
+    path = film_episode(trained.make_env, episode, film or _place(run, policy, None) / "films" / "play.mp4")
+    print(f"film: {path}")
 
 
 check = {"env": check_env, "model": check_model, "policy": check_policy, "run": check_run}
+
+
+def convert(
+    source: str, target: str, to: str = "store", from_: str | None = None, memory: int = 4096, seconds: int = 3600
+) -> None:
+    """Make a store of someone's recordings, or recordings in another format of a store.
+
+    Recordings are read in a process of their own with its memory and time capped; a file that is
+    damaged or means harm costs that process and nothing else. TARGET must not exist. Episodes that
+    cannot be used are named and left out.
+
+    Args:
+        source: file or folder of a Minari, LeRobot, robomimic or D4RL recording, of videos, of JSON lines, or a store
+        target: what to make
+        to: format to make: store, minari, minari-arrow, lerobot or traces
+        from_: format to read; none: the one it looks like
+        memory: MiB that reading or writing may take
+        seconds: time that reading, and then writing, may take
+    """
+    from dreamsim.data.convert import convert as convert_recording
+    from dreamsim.data.convert import understood
+
+    at_least(1, memory=memory, seconds=seconds)
+    print("\n".join(understood(convert_recording(source, target, to, from_, memory, seconds), Path(target))))
+    if to == "store":
+        print(
+            f"next: dreamsim check data {target}\n"
+            f"      dreamsim fit --config configs/pretrain/cartpole_swingup.yaml --data.init_args.data {target}"
+        )
 
 
 def reproduce(name: str, jobs: int = 2, draw: bool = False) -> None:
@@ -239,6 +201,7 @@ def reproduce(name: str, jobs: int = 2, draw: bool = False) -> None:
     """
     from dreamsim import reproduce as recorded
 
+    at_least(1, jobs=jobs)
     recorded.draw(name) if draw else recorded.repeat(name, jobs)
 
 
@@ -266,29 +229,3 @@ def _task(run: Any) -> str:
     description = run.parts.get("environment", {"class_path": "recordings"})
     names = [value for value in description.get("init_args", {}).values() if isinstance(value, str)]
     return "-".join(names) or description["class_path"].rpartition(".")[2]
-
-
-def _environment(name: str, options: dict[str, Any] | None = None) -> MakeEnv:
-    """Return a maker of an environment named by import path or Gymnasium id."""
-    from functools import partial
-
-    from dreamsim.core.parts import build
-    from dreamsim.envs.named import Named
-
-    if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", name):
-        return partial(build, {"class_path": name, "init_args": options or {}})
-    return partial(Named, name, options=options or {})
-
-
-def _codec(make_env: MakeEnv) -> Any:
-    from dreamsim.core.spaces import Codec
-
-    env = make_env()
-    try:
-        return Codec(env.observation_space, env.action_space)
-    finally:
-        env.close()
-
-
-def _say(lines: list[str]) -> None:
-    print("\n".join(f"  {line}" for line in lines))

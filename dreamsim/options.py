@@ -44,8 +44,12 @@ class Parser(ArgumentParser):
 
 
 def with_flags(arguments: Sequence[str]) -> list[str]:
-    """Return arguments in which an option without a value, such as ``--draw``, says ``--draw=true``."""
+    """Return arguments in which an option without a value, such as ``--draw``, says ``--draw=true``.
+
+    ``--from`` becomes ``--from_``, for Python has no parameter of that name.
+    """
     given = []
+    arguments = [re.sub(r"^--from(?=$|=)", "--from_", argument) for argument in arguments]
     for argument, following in zip(arguments, [*arguments[1:], "--"], strict=True):
         bare = argument.startswith("--") and "=" not in argument and following.startswith("--")
         given.append(f"{argument}=true" if bare and argument not in ("--help", "--print_config") else argument)

@@ -171,7 +171,7 @@ def test_fit_writes_a_run_that_loads_evaluates_plays_on_and_is_not_overwritten(c
 
 def test_a_run_that_never_saved_cannot_be_resumed(config, capsys):
     code, text = said(capsys, "fit", "--config", config, "--run", "runs/new", "--resume")
-    assert code == 1 and "start the run without --resume" in text
+    assert code == 1 and "there is no run in runs/new; start it: dreamsim fit --config" in text
 
 
 def test_check_names_what_is_wrong_with_an_environment(capsys):

@@ -53,11 +53,14 @@ class Store(Sequence[Episode]):
 
     ``limit``: bytes of the files that reading keeps in this process's memory at most, None: what
     the system likes. Whoever reads an episode whole has it in memory whole for that long.
+    ``mend`` False: nothing is moved or written; what a crash left unfinished is passed over, damage raises.
     """
 
-    def __init__(self, folder: str | Path, *, block_bytes: int = BLOCK_BYTES, limit: int | None = None) -> None:
+    def __init__(
+        self, folder: str | Path, *, block_bytes: int = BLOCK_BYTES, limit: int | None = None, mend: bool = True
+    ) -> None:
         self.folder = Path(folder)
-        self.block_bytes, self.limit = block_bytes, limit
+        self.block_bytes, self.limit, self.mend = block_bytes, limit, mend
         self._lock: WriterLock | None = None
         self._waiting: list[bytearray] = []
         self._waiting_steps: list[int] = []
@@ -67,6 +70,7 @@ class Store(Sequence[Episode]):
         self._ends = np.empty(0, np.int64)  # of every block: number of episodes up to its end
         about = read_about(self.folder)
         if about["format"] < FORMAT:
+            self._refuse_reader()
             with self._writing():
                 about = migrate(self.folder)
         self.codec = Codec(space_from_json(about["observation_space"]), space_from_json(about["action_space"]))
@@ -205,7 +209,7 @@ class Store(Sequence[Episode]):
     def __reduce__(self) -> tuple[Callable[..., Store], tuple[Path]]:
         if self._waiting:
             raise RuntimeError(f"{len(self._waiting)} episodes wait in memory; flush the store before sending it away")
-        return partial(Store, limit=self.limit), (self.folder,)
+        return partial(Store, limit=self.limit, mend=self.mend), (self.folder,)
 
     def _path(self, number: int) -> Path:
         return self.folder / "blocks" / f"{number:08d}.block"
@@ -214,7 +218,7 @@ class Store(Sequence[Episode]):
         """Read the table of every block; set aside what a crash left at the end."""
         self._read = None
         tables: list[np.ndarray] = []
-        for unfinished in sorted((self.folder / "blocks").glob("*.tmp")):
+        for unfinished in sorted((self.folder / "blocks").glob("*.tmp")) if self.mend else ():
             self._set_aside_unfinished(unfinished)
         found = sorted((self.folder / "blocks").glob("*.block"))
         for number, path in enumerate(found):
@@ -223,7 +227,7 @@ class Store(Sequence[Episode]):
             try:
                 tables.append(read_table(path))
             except DamagedBlock as error:
-                if number < len(found) - 1:
+                if number < len(found) - 1 or not self.mend:
                     raise DamagedStore(_advice(error)) from error
                 self._set_aside_damaged(path, error)
         self._ends = np.cumsum([len(table) for table in tables], dtype=np.int64)
@@ -244,7 +248,14 @@ class Store(Sequence[Episode]):
         except (Busy, OSError) as hindrance:
             raise DamagedStore(f"{_advice(error)} It was not moved aside: {hindrance}") from error
 
+    def _refuse_reader(self) -> None:
+        if not self.mend:
+            raise PermissionError(
+                f"{self.folder} was opened only to be read; this needs Store(folder), without mend=False"
+            )
+
     def _become_writer(self) -> None:
+        self._refuse_reader()
         if self._lock is None or not self._lock.held:
             self._lock = WriterLock(self.folder / "lock")
             self._scan()  # another writer may have been here since this store was opened

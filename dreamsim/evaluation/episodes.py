@@ -13,12 +13,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from dreamsim.core.protocols import Policy
+from dreamsim.core.random import Stream, derive_seed
+from dreamsim.core.spaces import Codec
 from dreamsim.core.types import Act, Episode, Obs
-from dreamsim.data.collect import Collector
+from dreamsim.data.collect import ENDLESS, Collector
 from dreamsim.envs.adapt import Together, vectorise
 from dreamsim.evaluation.intervals import Interval, interval
 
-__all__ = ["Interval", "Outcome", "evaluate_policy", "interval", "overlap"]
+__all__ = ["Interval", "Outcome", "evaluate_policy", "interval", "overlap", "play_episode"]
 
 AT_ONCE = 16  # environments stepped side by side
 
@@ -77,6 +79,46 @@ def evaluate_policy(
         time.perf_counter() - begun,
         found,
     )
+
+
+def play_episode(make_env: Callable[[], gym.Env], policy: Policy, seed: int = 0, steps: int | None = None) -> Episode:
+    """Return one real episode that begins with ``reset(seed=seed)``, of at most ``steps`` steps; None: a whole one.
+
+    Raises ValueError for fewer than 1 step, RuntimeError when the episode lasts ENDLESS steps.
+    """
+    if steps is not None and steps < 1:
+        raise ValueError(f"steps must be 1 or more, got {steps}")
+    envs = vectorise(make_env, 1)
+    try:
+        with Stream(derive_seed(seed, "policy")), torch.no_grad():
+            return _played(envs, policy, seed, steps or ENDLESS)
+    finally:
+        envs.close()
+
+
+def _played(envs: Any, policy: Policy, seed: int, most: int) -> Episode:
+    codec: Codec = envs.codec
+    obs, _ = envs.reset(seed=[seed])
+    seen, over = [obs], np.zeros(1, bool)
+    actions: list[np.ndarray] = []
+    rewards: list[float] = []
+    memory, applied = None, np.zeros((1, codec.action_size), np.float32)
+    while not over[0] and len(actions) < most:
+        view = {name: torch.from_numpy(np.array(value)) for name, value in seen[-1].items()}
+        act = policy.act(view, memory, torch.tensor([not actions]), torch.from_numpy(applied))
+        memory, sent = act.memory, act.action.cpu().numpy()
+        obs, reward, terminated, truncated, infos = envs.step(sent)
+        raw = np.asarray(infos.get("applied", codec.settle(sent)), np.float32)
+        applied, over = codec.scale.unit(raw), terminated | truncated
+        seen.append(obs)
+        actions.append(raw[0])
+        rewards.append(reward[0])
+    if most == ENDLESS and not over[0]:
+        raise RuntimeError(f"the episode has lasted {ENDLESS:,} steps and nothing ends it; name a number: --steps N")
+    fields = {name: np.stack([one[name][0] for one in seen]) for name in seen[0]}
+    meta = {"seed": seed, "origin": "real"}
+    ended = bool(over[0] and terminated[0])
+    return Episode(fields, np.stack(actions), np.array(rewards, np.float32), ended, None, {}, meta)
 
 
 def overlap(evaluated: Sequence[int], trained: Sequence[int]) -> list[int]:

@@ -154,7 +154,7 @@ def training_seeds(folder: str | Path | None) -> list[int]:
         return []
     from dreamsim.data.store import Store
 
-    store = Store(place)
+    store = Store(place, mend=False)
     metas = (store.episode(number).meta for number in range(len(store)))
     return [int(meta["seed"]) for meta in metas if "seed" in meta]
 

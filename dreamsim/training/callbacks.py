@@ -76,17 +76,25 @@ class Keep(lightning.Callback):
     """
 
     def __init__(self) -> None:
-        self._asked = False
+        self.asked = False  # whether Ctrl-C was pressed
         self._former: Any = None
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
         if threading.current_thread() is threading.main_thread():
             self._former = signal.signal(signal.SIGINT, self._ask)
 
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+        """Raise FileNotFoundError when the run folder was taken away: nothing could be kept any more."""
+        if not os.path.isdir(trainer.default_root_dir):
+            raise FileNotFoundError(
+                f"the run folder {trainer.default_root_dir} was deleted or moved while the run was training in it; "
+                "this run cannot go on: start it again"
+            )
+
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
-        if self._asked or module.progress >= 1.0 or module.keep_now():
+        if self.asked or module.progress >= 1.0 or module.keep_now():
             self.save(trainer, module)
-        if self._asked:
+        if self.asked:
             trainer.should_stop = True
 
     def save(self, trainer: Any, module: Any) -> None:
@@ -106,17 +114,17 @@ class Keep(lightning.Callback):
 
     def on_fit_end(self, trainer: Any, module: Any) -> None:
         self._restore()
-        if self._asked and trainer.is_global_zero:
+        if self.asked and trainer.is_global_zero:
             print(f"\nStopped and saved. Go on with: dreamsim fit --run {trainer.default_root_dir} --resume")
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         self._restore()
 
     def _ask(self, number: int, frame: Any) -> None:
-        if self._asked:
+        if self.asked:
             self._restore()
             raise KeyboardInterrupt
-        self._asked = True
+        self.asked = True
         print("\nStopping after this round; press Ctrl-C again to stop at once.", file=sys.stderr)
 
     def _restore(self) -> None:
@@ -184,6 +192,11 @@ def ending(folder: Path, module: Any, rows: list[dict[str, float]]) -> str:
         f"\n{folder}: {counters['env_steps']:,} environment steps, {counters['gradient_steps']:,} gradient steps, "
         f"{counters['imagined_steps']:,} imagined steps in {counters['wall_s'] / 60:.1f} minutes"
     ]
+    if not counters["gradient_steps"]:
+        lines.append(
+            f"nothing was learned: learning begins when the warm-up of {module.experience.warmup:,} environment steps "
+            "is over and a first episode has ended; give the run more --data.init_args.env_steps"
+        )
     if rows:
         lines += ["return " + sparkline([row["return_mean"] for row in rows]) + f" {rows[-1]['return_mean']:.0f}"]
     lines += [f"next:  dreamsim evaluate {folder}", f"       dreamsim play {folder} --film film.mp4"]
@@ -191,7 +204,8 @@ def ending(folder: Path, module: Any, rows: list[dict[str, float]]) -> str:
 
 
 def sparkline(values: list[float]) -> str:
-    """Draw numbers as one line of blocks, the lowest an eighth high."""
+    """Draw numbers as one line of at most 60 blocks, the lowest an eighth high; of more numbers the latest of each."""
+    values = [values[-1 - number * len(values) // 60] for number in range(60)][::-1] if len(values) > 60 else values
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * (value - low) / span))] for value in values)

@@ -4,30 +4,55 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, Namespace, SaveConfigCallback
 from lightning.pytorch.loggers import Logger
 
 from dreamsim.options import Parser
+from dreamsim.training.callbacks import Keep
 from dreamsim.training.foresee import Foresee
 from dreamsim.training.losses import LossFile
-from dreamsim.training.start import DEFAULTS
-
-SAVED_CONFIG = "config.yaml"
-CHECKPOINT = "last.ckpt"
+from dreamsim.training.start import (
+    CHECKPOINT,
+    DEFAULTS,
+    SAVED_CONFIG,
+    check_resumable,
+    check_startable,
+    discard_unlived,
+)
 
 
 class LearningParser(Parser, LightningArgumentParser):
     """Lightning's parser, raising instead of ending the program."""
 
 
+class SavedConfig(SaveConfigCallback):
+    """Saves what a run is; where it lies and how it was started is no part of that."""
+
+    def __init__(self, parser: LightningArgumentParser, config: Namespace, *args: Any, **kwargs: Any) -> None:
+        kept = config.clone()
+        for name in ("run", "from", "resume"):
+            kept.pop(name, None)
+        super().__init__(parser, kept, *args, **kwargs)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Wait: what cannot start, or go on, must not replace the config of what did."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save, now that all parts are built and a resumed run has its weights."""
+        super().setup(trainer, pl_module, "fit")
+
+
 class Command(LightningCLI):
-    """``dreamsim fit|validate|test``: model and data by import path, everything of a run in one folder."""
+    """``dreamsim fit``: model and data by import path, everything of a run in one folder."""
+
+    trainer: Trainer
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add what concerns the run folder."""
@@ -43,8 +68,8 @@ class Command(LightningCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Leave out predict: imagining and evaluating are commands of their own."""
-        return {name: skip for name, skip in LightningCLI.subcommands().items() if name != "predict"}
+        """Only learn: imagining and evaluating are commands of their own."""
+        return {"fit": LightningCLI.subcommands()["fit"]}
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse without Lightning's warning about arguments that do not come from sys.argv."""
@@ -53,9 +78,7 @@ class Command(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer around the run folder."""
-        options = self.config[self.subcommand]
-        folder = Path(options["run"])
-        _check_folder(folder, starts=self.subcommand == "fit" and not options["resume"])
+        folder = Path(self.config.fit.run)
         kwargs.setdefault("default_root_dir", str(folder))
         if self._get(self.config_init, "trainer").get("logger") in (None, True):
             kwargs["logger"] = _loggers(folder)
@@ -63,62 +86,94 @@ class Command(LightningCLI):
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         prepared = super()._prepare_subcommand_kwargs(subcommand)
-        options = self.config[subcommand]
-        if options["resume"] or subcommand != "fit":
-            prepared["ckpt_path"] = prepared.get("ckpt_path") or str(Path(options["run"]) / CHECKPOINT)
+        if self.config.fit.resume:
+            prepared["ckpt_path"] = prepared.get("ckpt_path") or str(Path(self.config.fit.run) / CHECKPOINT)
         return {**prepared, "weights_only": True}
 
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except RuntimeError as error:
+            if "loading state_dict" not in str(error):
+                raise
+            first = str(error).splitlines()[1].strip()
+            folder = self.config.fit.run
+            raise ValueError(
+                f"{folder}/{CHECKPOINT} does not fit this config: {first} Resume with the sizes it was trained with: "
+                f"dreamsim fit --run {folder} --resume"
+            ) from error
 
-def learn(arguments: Sequence[str]) -> None:
-    """Run fit, validate or test with command-line arguments, the command's name first."""
-    # What remains are Lightning's advertisements and a notice meant for its own authors.
+
+def learn(arguments: Sequence[str]) -> int:
+    """Run fit with command-line arguments, the command's name first; return the exit code, 130 where Ctrl-C saved."""
+    quieten()
+    given = list(arguments)
+    asks = "--help" in given or "-h" in given or any(one.startswith("--print_config") for one in given)
+    folder = None if asks else run_folder(given)
+    given = given if folder is None else with_folder(given, folder)
+    fresh = folder is not None and not folder.exists()
+    try:
+        command = Command(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            save_config_callback=SavedConfig,
+            save_config_kwargs={"config_filename": SAVED_CONFIG, "overwrite": True},
+            trainer_defaults={**DEFAULTS, "logger": None, "callbacks": Foresee()},
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            parser_class=LearningParser,
+            parser_kwargs={"prog": "dreamsim"},
+            args=given,
+        )
+    except BaseException:
+        if fresh and folder is not None:
+            discard_unlived(folder)
+        raise
+    callbacks = command.trainer.callbacks  # type: ignore[attr-defined]
+    return 130 if any(isinstance(one, Keep) and one.asked for one in callbacks) else 0
+
+
+def quieten() -> None:
+    """Silence Lightning's advertisements and notices meant for its own authors; nothing else."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*deprecated")
     warnings.filterwarnings("ignore", message=".*smaller than the logging interval")
-    Command(
-        LightningModule,
-        LightningDataModule,
-        subclass_mode_model=True,
-        subclass_mode_data=True,
-        save_config_kwargs={"config_filename": SAVED_CONFIG, "overwrite": True},
-        trainer_defaults={**DEFAULTS, "logger": None, "callbacks": Foresee()},
-        seed_everything_default=0,
-        auto_configure_optimizers=False,
-        parser_class=LearningParser,
-        parser_kwargs={"prog": "dreamsim"},
-        args=with_folder(list(arguments)),
-    )
+    warnings.filterwarnings("ignore", message=".*have no `validation_step`")  # a policy has nothing to hold out
+    warnings.filterwarnings("ignore", message=".*in eval mode at the start of training")  # the frozen world
+    warnings.filterwarnings("ignore", message=".*does not have many workers")  # said by those who want them: workers
 
 
-def with_folder(arguments: list[str]) -> list[str]:
-    """Return arguments that name the run folder, and for a run that exists its saved config.
+def run_folder(arguments: Sequence[str]) -> Path:
+    """Return the run folder that arguments name; without ``--run`` the first free one of runs/NAME, runs/NAME-2, ..."""
+    run, config = option(arguments, "--run"), option(arguments, "--config") or option(arguments, "-c")
+    if run is not None:
+        return Path(run)
+    if "--resume" in arguments:
+        raise FileNotFoundError("--resume continues the run in a folder; name it: --run runs/NAME")
+    wanted = Path("runs") / (Path(config).stem if config else "run")
+    return _free(wanted)
 
-    Without ``--run`` the folder is the first free one of runs/NAME, runs/NAME-2, ...
+
+def with_folder(arguments: list[str], folder: Path) -> list[str]:
+    """Return arguments that name the run folder and its saved config where no other is named.
+
+    Refuses to write a new run over an old one, and to continue what cannot be continued.
     """
-    if "--help" in arguments or "-h" in arguments:
-        return arguments
-    run, config = _value(arguments, "--run"), _value(arguments, "--config") or _value(arguments, "-c")
-    if run is None:
-        if "--resume" in arguments:
-            raise FileNotFoundError("--resume continues the run in a folder; name it: --run runs/NAME")
-        run = str(_free(Path("runs") / (Path(config).stem if config else "run")))
-        arguments = [*arguments, "--run", run]
-    elif config is None and (Path(run) / SAVED_CONFIG).is_file():
-        arguments = [arguments[0], "--config", str(Path(run) / SAVED_CONFIG), *arguments[1:]]
-    if source := _value(arguments, "--from"):
+    resume, config = "--resume" in arguments, option(arguments, "--config") or option(arguments, "-c")
+    (check_resumable if resume else check_startable)(folder)
+    if config is None and resume and not (folder / SAVED_CONFIG).is_file():
+        raise FileNotFoundError(
+            f"{folder} has lost its {SAVED_CONFIG}; name the config it was started with: --config FILE"
+        )
+    if config is None and (folder / SAVED_CONFIG).is_file():
+        arguments = [arguments[0], "--config", str(folder / SAVED_CONFIG), *arguments[1:]]
+    if option(arguments, "--run") is None:
+        arguments = [*arguments, "--run", str(folder)]
+    if source := option(arguments, "--from"):
         arguments = [*arguments, f"--model.init_args.source={source}"]
     return arguments
-
-
-def _check_folder(folder: Path, starts: bool) -> None:
-    """Refuse to write a new run over an old one, and to continue one that has not saved yet."""
-    saved = (folder / CHECKPOINT).is_file()
-    if starts and (saved or (folder / "store").exists()):
-        unsaved = "another process may be training in it; if none is, it never saved: delete it"
-        cure = f"continue it with --run {folder} --resume" if saved else unsaved
-        raise FileExistsError(f"{folder} already holds a run; {cure}, or name another folder with --run")
-    if not starts and not saved:
-        raise FileNotFoundError(f"{folder} has no {CHECKPOINT} to go on from; start the run without --resume")
 
 
 def _free(folder: Path) -> Path:
@@ -126,10 +181,12 @@ def _free(folder: Path) -> Path:
     while found.exists():
         number += 1
         found = folder.with_name(f"{folder.name}-{number}")
+    if number > 1:
+        print(f"{folder} exists; this run goes to {found}", file=sys.stderr)
     return found
 
 
-def _value(arguments: list[str], option: str) -> str | None:
+def option(arguments: list[str], option: str) -> str | None:
     """Return the last value given for an option, as ``--option value`` or ``--option=value``."""
     found = None
     for place, argument in enumerate(arguments):

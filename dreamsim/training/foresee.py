@@ -93,4 +93,7 @@ def _check_room(replay: int, disk: int, folder: Path) -> None:
 
 
 def _amount(size: float) -> str:
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / 2**20:.1f} MiB"
+    for unit, bytes_in in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= bytes_in:
+            return f"{size / bytes_in:.1f} {unit}"
+    return f"{size:.0f} bytes"

@@ -206,9 +206,9 @@ def test_the_field_that_lies_outside_its_space_is_named_with_its_value():
 
 
 def test_what_lacks_the_methods_is_told_which():
-    with pytest.raises(checks.Broken, match=r"a Linear without start, update, step, view, loss"):
+    with pytest.raises(checks.Broken, match=r"Linear without start, update, step, view, loss"):
         checks.check_world_model(nn.Linear(1, 1), OBS, BOX)
-    with pytest.raises(checks.Broken, match="a Linear without act"):
+    with pytest.raises(checks.Broken, match="Linear without act"):
         checks.check_policy(nn.Linear(1, 1), OBS, BOX)
 
 

@@ -115,7 +115,7 @@ def _has_methods(part: Any, protocol: type, what: str) -> None:
     expect(
         not missing,
         f"{what} with {', '.join(wanted)}",
-        f"a {type(part).__name__} without {', '.join(missing)}",
+        f"{type(part).__name__} without {', '.join(missing)}",
         f"write them as in dreamsim.core.protocols.{protocol.__name__}",
     )
 
