@@ -59,9 +59,10 @@ def with_flags(arguments: Sequence[str]) -> list[str]:
 def accepted(refused: Refused, given: Sequence[str]) -> list[str]:
     """Return every option name that the refusing parser, or the command among ``given``, would have taken."""
     parsers = [refused.parser]
-    for action in refused.parser._actions:
-        if isinstance(action.choices, dict):
-            parsers += [part for name, part in action.choices.items() if name in given]
+    for parser in parsers:  # grows while it is walked: a command may have commands of its own
+        for action in parser._actions:
+            if isinstance(action.choices, dict):
+                parsers += [part for name, part in action.choices.items() if name in given]
     options = (option for parser in parsers for action in parser._actions for option in action.option_strings)
     return sorted({option.removeprefix("--") for option in options if option.startswith("--")})
 

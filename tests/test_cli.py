@@ -1,5 +1,6 @@
 """The command: help without waiting, one clear line for a mistake, a run from end to end."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,9 @@ CONFIG = {
         },
     },
 }
+
+
+WIDER = ["--data.init_args.env_steps", "480", "--model.init_args.policy.init_args.width", "24"]
 
 
 @pytest.fixture
@@ -95,6 +99,10 @@ def test_each_command_explains_its_options(command):
         (["fit", "--config", "line.yaml", "--trainer.max_epoch", "3"], "nearest: trainer.max_epochs"),
         (["fit", "--config", "line.yaml", "--resum"], "unknown option 'resum'; nearest: resume"),
         (["fit", "--config", "lime.yaml"], "File does not exist"),
+        (["play", "x", "--step", "3"], "unknown option 'step'; nearest: steps"),
+        (["check", "env", "x", "--sed", "3"], "unknown option 'sed'; nearest: seed"),
+        (["reproduce", "x", "--jbs", "3"], "unknown option 'jbs'; nearest: jobs"),
+        (["validate", "--config", "line.yaml"], "unknown option 'validate'"),
     ],
 )
 def test_a_misspelt_option_is_refused_with_the_nearest_right_one(config, capsys, arguments, answer):
@@ -162,11 +170,52 @@ def test_fit_writes_a_run_that_loads_evaluates_plays_on_and_is_not_overwritten(c
     assert code == 0 and (folder / "report.html").is_file(), text
     code, text = said(capsys, "check", "run", "runs/line")
     assert code == 0 and "16 episodes of 20 steps each" in text, text
-    code, text = said(capsys, "play", "runs/line")
-    assert code == 1 and "draws no pictures" in text
+    code, text = said(capsys, "play", "runs/line", "--seed", "7", "--steps", "5")
+    assert code == 1 and "in 5 steps from seed 7, stopped there by --steps" in text and "draws no pictures" in text
+
+    settings = (folder / "config.yaml").read_text()
+    code, text = said(capsys, "fit", "--run", "runs/line", "--resume", *WIDER)
+    assert code == 1 and "last.ckpt does not fit this config: size mismatch for" in text, text
+    assert (folder / "config.yaml").read_text() == settings
 
     code, text = said(capsys, "fit", "--config", config, "--from", "runs/line", "--data.init_args.env_steps", "96")
-    assert code == 0 and "runs/line-2" in text, text
+    assert code == 0 and "runs/line exists; this run goes to runs/line-2" in text, text
+    assert "nothing was learned" not in text
+
+    block = folder / "store" / "blocks" / "00000000.block"
+    block.write_bytes(block.read_bytes()[:-9])
+    before = sorted(path for path in (folder / "store").rglob("*"))
+    code, text = said(capsys, "check", "run", "runs/line")
+    assert code == 1 and "damaged store" in text, text
+    assert sorted(path for path in (folder / "store").rglob("*")) == before
+    shutil.rmtree(folder / "store")
+    code, text = said(capsys, "check", "run", "runs/line")
+    assert code == 1 and "runs/line/store is missing, though the run lived 320 environment steps" in text, text
+
+
+@pytest.mark.parametrize("option", [["ahead", "true"], ["processes", "2"]], ids=lambda option: option[0])
+def test_living_in_other_processes_works_from_the_command_line(config, capsys, option):
+    few = ["--data.init_args.env_steps", "128", "--data.init_args.evaluate_every", "128"]
+    code, text = said(capsys, "fit", "--config", config, *few, f"--data.init_args.{option[0]}", option[1])
+    assert code == 0 and "128 environment steps" in text, text
+    assert load("runs/line").about["env_steps"] == 128
+
+
+def test_a_start_that_fails_leaves_no_folder(config, capsys):
+    code, text = said(capsys, "fit", "--config", config, "--from", "runs/none")
+    assert code == 1 and "there is no folder runs/none" in text
+    assert not Path("runs").exists()
+
+
+def test_numbers_that_mean_nothing_are_refused_by_name(config, capsys):
+    for arguments, name in (
+        (["evaluate", "x", "--threads", "0"], "--threads"),
+        (["reproduce", "x", "--jobs", "0"], "--jobs"),
+    ):
+        code, text = said(capsys, *arguments)
+        assert code == 1 and f"{name} must be 1 or more, got 0" in text
+    code, text = said(capsys, "fit", "--config", config, "--data.init_args.batch", "0")
+    assert code == 1 and "batch must be 1 or more, got 0" in text and not Path("runs").exists()
 
 
 def test_a_run_that_never_saved_cannot_be_resumed(config, capsys):

@@ -126,7 +126,7 @@ def dreamsim(folder: Path, *arguments: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([SCRIPT, *arguments], cwd=folder, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def test_a_users_own_file_trains_is_judged_and_is_recorded_by_hash(tmp_path):
@@ -140,5 +140,10 @@ def test_a_users_own_file_trains_is_judged_and_is_recorded_by_hash(tmp_path):
         tmp_path, "evaluate", "judged", "--policy", "mine.load", "--world", "mine.Drift", "--episodes", "3"
     )
     assert "mine.load, 3 real episodes" in foreign and (tmp_path / "judged" / "report.html").is_file()
-    both = dreamsim(tmp_path, "evaluate", "judged", "--policy", "mine.load", "--world", "runs/mine", "--episodes", "3")
-    assert "gap (dream - real)" in both
+    own = (tmp_path / "runs/mine/report.json").read_bytes()
+    beside = dreamsim(tmp_path, "evaluate", "runs/mine", "--policy", "mine.load", "--episodes", "3")
+    assert "report: runs/mine/judged/mine.load/report.html" in beside
+    assert "gap (dream - real)" in beside and (tmp_path / "runs/mine/report.json").read_bytes() == own
+    (tmp_path / "mine.py").write_text(MINE + "\n# changed\n")
+    longer = dreamsim(tmp_path, "fit", "--run", "runs/mine", "--resume", "--data.init_args.env_steps", "320")
+    assert "dreamsim: warning: mine.py has changed since the run was saved (sha256 then " in longer

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dreamsim.core.random import derive_seed
-from dreamsim.evaluation.episodes import evaluate_policy, overlap
+from dreamsim.evaluation.episodes import evaluate_policy, overlap, play_episode
 from dreamsim.imagination.imagine import Believer
 
 
@@ -19,6 +19,20 @@ def test_returns_are_those_of_each_seed_alone(toys):
         rewards = [env.step(action)[1] for action in episode.action]
         assert total == pytest.approx(sum(rewards), abs=1e-4)
     assert (found.lengths == 40).all() and found.env_steps == 200 and found.seconds > 0
+
+
+def test_one_episode_begins_from_the_very_seed_and_stops_where_it_is_told(toys):
+    policy = Believer(toys.Exact(), toys.Wave())
+    whole, few = play_episode(toys.Slide, policy, seed=7), play_episode(toys.Slide, policy, seed=7, steps=5)
+    start, _ = toys.Slide().reset(seed=7)
+    np.testing.assert_array_equal(whole.obs["position"][0], start["position"])
+    assert len(whole.action) == 40 and len(few.action) == 5 and few.meta["seed"] == 7
+    np.testing.assert_array_equal(few.obs["position"], whole.obs["position"][:6])
+    env = toys.Slide()
+    env.reset(seed=7)
+    np.testing.assert_allclose(whole.reward, [env.step(action)[1] for action in whole.action], atol=1e-5)
+    with pytest.raises(ValueError, match="1 or more, got 0"):
+        play_episode(toys.Slide, policy, steps=0)
 
 
 def test_equal_calls_are_equal_and_leave_random_numbers_alone(toys):
