@@ -113,6 +113,27 @@ def _check_store(trained: Any) -> list[str]:
     )
 
 
+def check_data(data: str, clock: str | None = None, memory: int = 4096, seconds: int = 3600) -> None:
+    """Look recordings through for what breaks learning, and say what is done about each fault. They are only read.
+
+    The exit code is 1 when something needs a decision: lines that begin with "?".
+
+    Args:
+        data: a store, or a recording in any format that `dreamsim convert` reads
+        clock: what reading does where frames are missing, for LeRobot and videos: mask (no step spans the gap), drop
+            (the episode) or interpolate; none: mask
+        memory: MiB that reading may take
+        seconds: time that reading may take
+    """
+    from dreamsim.data.inspect import examine, tell
+
+    at_least(1, memory=memory, seconds=seconds)
+    examined = examine(data, clock, memory, seconds)
+    _say(tell(examined))
+    if examined.undecided:
+        raise SystemExit(1)
+
+
 def environment(name: str, options: dict[str, Any] | None = None) -> MakeEnv:
     """Return a maker of an environment named by import path or Gymnasium id."""
     from functools import partial

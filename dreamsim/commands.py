@@ -4,7 +4,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from dreamsim.checking import at_least, check_env, check_model, check_policy, check_run, codec_of, environment
+from dreamsim.checking import (
+    at_least,
+    check_data,
+    check_env,
+    check_model,
+    check_policy,
+    check_run,
+    codec_of,
+    environment,
+)
 
 
 def evaluate(
@@ -156,11 +165,18 @@ def play(
     print(f"film: {path}")
 
 
-check = {"env": check_env, "model": check_model, "policy": check_policy, "run": check_run}
+check = {"data": check_data, "env": check_env, "model": check_model, "policy": check_policy, "run": check_run}
 
 
 def convert(
-    source: str, target: str, to: str = "store", from_: str | None = None, memory: int = 4096, seconds: int = 3600
+    source: str,
+    target: str,
+    to: str = "store",
+    from_: str | None = None,
+    memory: int = 4096,
+    seconds: int = 3600,
+    reading: dict[str, Any] | None = None,
+    writing: dict[str, Any] | None = None,
 ) -> None:
     """Make a store of someone's recordings, or recordings in another format of a store.
 
@@ -175,16 +191,20 @@ def convert(
         from_: format to read; none: the one it looks like
         memory: MiB that reading or writing may take
         seconds: time that reading, and then writing, may take
+        reading: options of the format that is read, as JSON: {"clock": "interpolate"}, {"cameras": ["top"]} for LeRobot
+        writing: options of the format that is made, as JSON: {"video": false} for LeRobot
     """
     from dreamsim.data.convert import convert as convert_recording
     from dreamsim.data.convert import understood
 
     at_least(1, memory=memory, seconds=seconds)
-    print("\n".join(understood(convert_recording(source, target, to, from_, memory, seconds), Path(target))))
+    made = convert_recording(source, target, to, from_, memory, seconds, reading, writing)
+    print("\n".join(understood(made, Path(target))))
     if to == "store":
         print(
             f"next: dreamsim check data {target}\n"
-            f"      dreamsim fit --config configs/pretrain/cartpole_swingup.yaml --data.init_args.data {target}"
+            "      dreamsim fit --config configs/pretrain/cartpole_swingup.yaml --data.init_args.env null "
+            f"--data.init_args.data {target}"
         )
 
 

@@ -19,11 +19,12 @@ from dreamsim.core.spaces import Codec
 from dreamsim.core.types import Episode
 from dreamsim.data.format import DamagedStore
 from dreamsim.data.formats.lerobot_clock import faults, listen
-from dreamsim.data.inspect_steps import Numbers, Seams
+from dreamsim.data.inspect_steps import Law, Numbers, Seams
 from dreamsim.data.store import Store, check_episode
 
 SHOWN = 8  # findings of one kind that are told one by one
 OFF_RATE = 0.02  # share by which a clock may differ from the declared rate
+CLOCKED = (": masked: ", ": interpolated: ", ": dropped: ")  # how notes about a clock begin
 FRAMES = 4  # pictures of each episode and camera that are looked at
 
 
@@ -73,7 +74,7 @@ def examine(
         made = convert(
             path, Path(folder) / "store", memory=memory or MEMORY, seconds=seconds or SECONDS, reading=reading
         )
-        notes = [Finding(note, "", note.startswith(("episode", "orphan"))) for note in made.notes]
+        notes = [_noted(note, clock is not None) for note in made.notes]
         return _examine_store(Store(Path(folder) / "store", mend=False), made.source_format, notes)
 
 
@@ -88,6 +89,13 @@ def tell(examined: Examined) -> list[str]:
     return [*lines, f"{examined.undecided} of {len(examined.findings)} findings need a decision"]
 
 
+def _noted(note: str, chosen: bool) -> Finding:
+    """Return what reading said as a finding; ``chosen``: the user said what to do about missing frames."""
+    if any(word in note for word in CLOCKED):
+        return Finding(note, "" if chosen else "choose --clock mask, drop or interpolate", not chosen)
+    return Finding(note, "", note.startswith(("episode", "orphan")))
+
+
 def _examine_store(store: Store, what: str, notes: list[Finding]) -> Examined:
     numbers = Numbers()
     watchers: list[Watcher] = [_Clock(store.rate), _Actions(store.codec), _Copies(), _Pictures(), numbers]
@@ -96,9 +104,11 @@ def _examine_store(store: Store, what: str, notes: list[Finding]) -> Examined:
         lengths.append(len(episode.action))
         for watcher in watchers:
             watcher.see(number, episode)
-    seams = Seams(numbers.scales())
-    for number, episode in _readable(store, []):
-        seams.see(number, episode)
+    law = Law(numbers.ranges())
+    seams = Seams(law)
+    for look in (law.see, law.measure, seams.see):
+        for number, episode in _readable(store, []):
+            look(number, episode)
     for words in (*(watcher.tell() for watcher in watchers), seams.tell()):
         findings += [Finding(*each) for each in _brief(words)]
     return Examined([*_facts(store, what, lengths), *numbers.facts()], findings)

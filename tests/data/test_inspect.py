@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from dreamsim.cli import main
 from dreamsim.core.types import Episode
 from dreamsim.data import inspect
 from dreamsim.data.store import Store
-
-_spec = importlib.util.spec_from_file_location("lerobot_source", Path(__file__).parent / "formats/lerobot_source.py")
-assert _spec is not None and _spec.loader is not None
-source = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(source)
+from tests.data.formats import lerobot_source as source
 
 SEEN = spaces.Dict(
     {
@@ -159,7 +153,8 @@ def test_a_foreign_recording_says_what_reading_did(tmp_path):
     examined = inspect.examine(made)
     assert examined.facts[0] == "lerobot: 2 episodes of 6 to 12 steps, 18 in all, 30 steps/s"
     told = inspect.tell(examined)
-    assert "? episode 0: masked: 1 frames missing after frame 6; cut there into 2 pieces" in told
+    choose = "choose --clock mask, drop or interpolate"
+    assert f"? episode 0: masked: 1 frames missing after frame 6; cut there into 2 pieces; {choose}" in told
     assert any(line.startswith("? orphan files") and "episode_000007.parquet" in line for line in told)
     assert list(tmp_path.iterdir()) == [made]
 
@@ -167,3 +162,14 @@ def test_a_foreign_recording_says_what_reading_did(tmp_path):
 def test_nothing_there_is_one_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist"):
         inspect.examine(tmp_path / "nothing")
+
+
+def test_the_command_tells_by_its_exit_code(tmp_path, capsys):
+    for folder, last in (("good", episode(2)), ("twice", episode(0))):
+        found(tmp_path / folder, [episode(0), episode(1), last])
+    assert main(["check", "data", str(tmp_path / "good/store")]) == 0
+    assert "nothing wrong was found" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "data", str(tmp_path / "twice/store")])
+    assert ended.value.code == 1
+    assert "? episode 2 is episode 0 again; both are used: leave one out" in capsys.readouterr().out

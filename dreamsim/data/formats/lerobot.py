@@ -189,7 +189,7 @@ def _episodes(info: Info, plan: Plan, clock: Clock, notes: list[str]) -> Iterato
                 yield from (short._replace(meta=_without_last(short.meta)) for short in inner)
                 yield whole
             if not pieces:
-                yield LeftOut(row.number, "of its frames none follows another on the beat")
+                yield LeftOut(row.number, off_beat.pop().partition(": ")[2])
         except (BadRecording, ValueError, KeyError, TypeError, IndexError) as error:
             yield LeftOut(row.number, str(error))
     if rows.moved:

@@ -22,7 +22,7 @@ from dreamsim.core.spaces import Codec
 from dreamsim.core.types import Episode
 from dreamsim.data.formats import columns, videos_actions
 from dreamsim.data.formats.bounds import action_box
-from dreamsim.data.formats.lerobot_clock import Clock, Columns, faults, listen, named_clock
+from dreamsim.data.formats.lerobot_clock import Clock, Columns, listen, named_clock
 from dreamsim.data.formats.recording import BadRecording, LeftOut, Recording, without_outcome
 from dreamsim.data.formats.videos_actions import READERS, Actions
 from dreamsim.data.formats.videos_codec import CONTAINERS, Reel
@@ -163,7 +163,7 @@ def _episodes(
             more, even = more + outcome, even + (not outcome)
             mended = clock.mend(time, found, rate, frozenset())
             jitter = listen(time, rate).jitter
-            if mended.done or jitter > 0.1 / rate:
+            if mended.pieces and (mended.done or jitter > 0.1 / rate):
                 notes.append(f"episode {take.name}: {mended.done or f'jitter of {1e3 * jitter:.1f} ms kept'}")
             pieces = [(when, piece) for when, piece in mended.pieces if len(when) > 1]
             for number, (when, piece) in enumerate(pieces):
@@ -171,7 +171,7 @@ def _episodes(
                 whole = outcome and number == len(pieces) - 1
                 yield _episode(take, when, piece, seen, space, names, whole, part)
             if not pieces:
-                yield LeftOut(take.name, faults(listen(time, rate)))
+                yield LeftOut(take.name, mended.done or "one frame is no step")
         except (BadRecording, ValueError) as error:
             yield LeftOut(take.name, str(error))
     if more:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import av
-import lerobot_source as source
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +16,7 @@ from dreamsim.data.convert import convert, recognise
 from dreamsim.data.formats import lerobot
 from dreamsim.data.formats.recording import BadRecording, LeftOut
 from dreamsim.data.store import Store
+from tests.data.formats import lerobot_source as source
 
 MAKERS = [
     pytest.param(source.v21, "video", id="2.1-video"),

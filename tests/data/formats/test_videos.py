@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import lerobot_source as source
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +15,7 @@ from dreamsim.data.convert import recognise
 from dreamsim.data.formats import videos
 from dreamsim.data.formats.recording import BadRecording, LeftOut
 from dreamsim.data.formats.videos_codec import Reel, encode, from_image, join, to_png
+from tests.data.formats import lerobot_source as source
 
 
 def folder(path, frames=20, name="swing", camera="", first=0, times=None):
