@@ -152,6 +152,8 @@ def page(record: dict[str, Any]) -> str:
     lines += [f"| {name} | " + " | ".join(column[name] for column in columns) + " |" for name in columns[0]]
     lines += [
         "",
+        *map(_read, record["rows"]),
+        "",
         "Drift is the open-loop error on held-out episodes in standard deviations of the data (of the model's own "
         "latent where it shows no observations), under the recorded actions; in brackets, saying that nothing "
         "changes. The reward error is that of the sum over the first steps; in brackets, always forecasting the mean.",
@@ -182,6 +184,18 @@ def _told(row: dict[str, Any]) -> dict[str, str]:
         "its return in the dream / in reality": "; ".join(gaps),
         "minutes": ", ".join(f"{name} {value / 60:.1f}" for name, value in seconds.items()),
     }
+
+
+def _read(row: dict[str, Any]) -> str:
+    """Say plainly what a chain was worth."""
+    real, last = float(np.mean(row["returns"])), float(np.mean(row["recorded_returns"][-10:]))
+    dream, same = (float(np.mean(row["beside"][-1][side])) for side in ("dream", "real"))
+    worth = "no more than" if real <= last else "more than"
+    wrong = "The dream promised it far more: it found what the dream gets wrong. " if dream > 2 * same else ""
+    return (
+        f"- {row['task']}: over whole episodes the policy earns {real:.0f}, {worth} whoever acted in the last ten "
+        f"recordings ({last:.0f}); the dream told {dream:.0f}. {wrong}"
+    ).rstrip()
 
 
 def _drift_table(rows: list[dict[str, Any]]) -> list[str]:

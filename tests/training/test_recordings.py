@@ -14,7 +14,7 @@ from gymnasium import spaces
 from dreamsim.commands import evaluate
 from dreamsim.core.run import BadRun, load
 from dreamsim.core.types import Episode
-from dreamsim.data.module import Recordings
+from dreamsim.data.module import Experience, Recordings
 from dreamsim.data.store import Store
 from dreamsim.data.windows import split
 from dreamsim.envs.toy import Line
@@ -31,6 +31,7 @@ WORLD = functools.partial(DecoderFree, latent=16, width=32, encoder_width=32, bi
 
 
 def fit(folder, module, data, resume=False):
+    folder.mkdir(exist_ok=True)
     lightning.seed_everything(3, verbose=False)
     made = lightning.Trainer(**trainer_defaults(folder))
     made.fit(module, datamodule=data, ckpt_path=str(folder / "last.ckpt") if resume else None, weights_only=True)
@@ -113,6 +114,7 @@ def test_a_world_alone_is_judged_by_the_recordings_it_held_out(world, capsys):
 
 def test_forecasts_of_ends_are_judged_by_recordings_that_end(tmp_path, capsys):
     """Corridor ends for good in its last cell, which a world learns from its recordings."""
+    (tmp_path / "lived").mkdir()
     run(tmp_path / "lived", module=small_joint(discrete=True), data=small_experience(True, env_steps=1600, updates=0.0))
     model = functools.partial(WORLD, episodic=True)
     data = Recordings(str(tmp_path / "lived" / "store"), batches=200, batch=32)
@@ -173,7 +175,9 @@ def learn_within(folder: str, memory: int) -> int:
 
     model = functools.partial(WORLD, channels=2, shift=2, decoder=0)
     data = Recordings(f"{folder}/store", batches=8, batch=16, hold_out=20, memory=memory)
-    settings = trainer_defaults(Path(folder) / f"run{memory}", callbacks=[Watch()])
+    kept = Path(folder) / f"run{memory}"
+    kept.mkdir()
+    settings = trainer_defaults(kept, callbacks=[Watch()])
     lightning.Trainer(**settings).fit(FitWorldModel(model), datamodule=data)
     assert len(seen) > 8
     return max(seen)
@@ -187,6 +191,46 @@ def test_a_policy_is_trained_in_the_frozen_world_and_carried_to_reality(lived, w
     assert all(torch.equal(v, trained.model.state_dict()[n]) for n, v in load(world).model.state_dict().items())
     outcome = evaluate_policy(trained.make_env, trained.actor(), 4, 0)
     assert np.mean(outcome.returns) > 14  # standing still gives 10 on average, the best possible is about 18
+
+
+class DrawnLine(Line):
+    """Line as a picture: a bright bar at the position, all else dark."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, (16, 16, 1), np.uint8)
+
+    def reset(self, **options):
+        position, info = super().reset(**options)
+        return self._drawn(position), info
+
+    def step(self, action):
+        position, *rest = super().step(action)
+        return self._drawn(position), *rest
+
+    def _drawn(self, position: np.ndarray) -> np.ndarray:
+        distance = np.abs(np.arange(16) - 7.5 * (1 + position[0]))
+        row = (255 * np.clip(1.5 - distance, 0, 1)).astype(np.uint8)
+        return np.broadcast_to(row[None, :, None], (16, 16, 1)).copy()
+
+
+def test_from_pictures_alone_to_a_dream_that_is_right_and_a_policy_beside_reality(tmp_path):
+    """Its rewards are foreseen on episodes it held out; a policy trained in it is judged in the real environment."""
+    experience = Experience(DrawnLine, env_steps=2400, warmup=2399, envs=2, vector_steps=8, updates=0.0)
+    (tmp_path / "lived").mkdir()
+    run(tmp_path / "lived", data=experience)
+    lived = str(tmp_path / "lived" / "store")
+    model = functools.partial(WORLD, decoder=0, channels=8, reward=1.0)
+    fit(tmp_path / "world", FitWorldModel(model, rate=3e-3), Recordings(lived, batches=250, batch=32, env=DrawnLine))
+    evaluate(str(tmp_path / "world"), episodes=4, film=False)
+    errors = json.loads((tmp_path / "world" / "report.json").read_text())["drift"]["rewards"]
+    assert errors["total"][3] < 0.5 * errors["constant"][3]  # over eight steps
+    objective = functools.partial(PolicyPrior, critic=CRITIC, imagined=3)
+    module = FitPolicy(str(tmp_path / "world"), functools.partial(SquashedGaussian, width=16), objective)
+    fit(tmp_path / "policy", module, Recordings(lived, batches=3, batch=8))
+    evaluate(str(tmp_path / "policy"), episodes=2, film=False)
+    told = json.loads((tmp_path / "policy" / "report.json").read_text())
+    assert len(told["outcome"]["returns"]) == 2 and told["beside"][-1]["horizon"] == 20
 
 
 def test_a_joint_run_starts_from_a_pretrained_world(world, tmp_path):
