@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 import os
 import shutil
 import tempfile
@@ -49,7 +51,11 @@ class Converted(NamedTuple):
     target_format: str
     episodes: int
     steps: int
-    notes: list[str]
+    rate: float | None  # control steps per second
+    observations: list[str]  # each in words, as models see it
+    actions: str  # in words, in raw units
+    notes: list[str]  # what was dropped, masked or assumed
+    size: int  # bytes of what was made
 
 
 def recognise(source: Path) -> str:
@@ -101,8 +107,46 @@ def convert(
             store, made = made, folder / "made"
             about = run(Job("write", FORMATS[to].module, to, str(store), str(made), memory, seconds, writing or {}))
             notes += about["notes"]
+        size = sum(path.stat().st_size for path in made.rglob("*")) if made.is_dir() else made.stat().st_size
         _put(made, target)
-    return Converted(name, to, about["episodes"], about["steps"], notes)
+    return Converted(name, to, **{**about, "notes": notes, "size": size})
+
+
+def understood(converted: Converted, target: Path) -> list[str]:
+    """Return what was understood of a recording, and what was done, in lines for people."""
+    rate = "not told by the format" if converted.rate is None else f"{converted.rate:g} steps a second"
+    return [
+        f"read as {FORMATS[converted.source_format].words}",
+        *(f"observation {line}" for line in converted.observations),
+        f"action {converted.actions}",
+        f"rate {rate}",
+        f"{converted.episodes:,} episodes, {converted.steps:,} steps",
+        *(f"note: {note}" for note in converted.notes),
+        f"made {target} ({converted.target_format}, {converted.size / 1e6:,.1f} MB)",
+    ]
+
+
+def as_store(source: Path, spare: Path) -> Path:
+    """Return the folder of a store with a recording's episodes: a store itself, or one made beside it once.
+
+    It is made again when a file of the recording has changed. ``spare``: a folder to make it in where
+    nothing can be written beside the recording.
+    """
+    if (source / "store.json").exists() or not source.exists():
+        return source
+    known = json.dumps(source_fingerprint(source), sort_keys=True)
+    name = f"{source.name}.dreamsim-{hashlib.sha256(known.encode()).hexdigest()[:12]}"
+    folders = [source.absolute().parent, spare.absolute()]
+    for folder in folders:
+        if (folder / name / "store.json").exists():
+            return folder / name
+    target = next((folder for folder in folders if os.access(folder, os.W_OK)), folders[-1]) / name
+    try:
+        print("\n".join(understood(convert(source, target), target)))
+    except FileExistsError:
+        if not (target / "store.json").exists():  # else another process was quicker
+            raise
+    return target
 
 
 def _known(name: str, names: list[str], done: str) -> str:

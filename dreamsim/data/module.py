@@ -21,6 +21,7 @@ from dreamsim.core.random import derive_seed
 from dreamsim.core.types import Episode, Segment
 from dreamsim.data.ahead import Behind
 from dreamsim.data.collect import Collector
+from dreamsim.data.convert import as_store
 from dreamsim.data.replay import Replay
 from dreamsim.data.store import Store
 from dreamsim.data.windows import Windows, leaks, loader, split
@@ -247,7 +248,8 @@ class Recordings(lightning.LightningDataModule):
     """Batches from a store of recorded episodes; a share of the episodes is held out.
 
     Args:
-        data: folder of the store (``RUN/store`` of a run, or one that was converted).
+        data: folder of the store (``RUN/store`` of a run, or one that was converted), or a recording in any format
+            that ``dreamsim convert`` reads; that is converted once, into a store beside it.
         batches: batches to learn from in all.
         batch: windows in a batch.
         length: steps of a window (T).
@@ -284,6 +286,7 @@ class Recordings(lightning.LightningDataModule):
             return
         self._ready = True
         self.seed = torch.initial_seed() & 0x7FFFFFFF
+        self.data = as_store(self.data, Path(self.trainer.default_root_dir if self.trainer else "."))
         each = self.memory * 2**20 // (self.workers + 1)  # held-out windows are read by this process
         self.store = Store(self.data, limit=each or None)
         self.codec = self.store.codec

@@ -9,6 +9,7 @@ run away or allocate without end; here that costs this process and nothing else.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import inspect
 import json
@@ -50,7 +51,9 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         from dreamsim.data.formats.recording import words
 
-        say(error=words(error), trace=_trace(error))
+        too_large = isinstance(error, OSError) and error.errno == errno.EFBIG
+        larger = f"makes a file larger than {job.memory} MiB; allow more with --memory"
+        say(error=larger if too_large else words(error), trace=_trace(error))
         return 1
     return 0
 
@@ -85,7 +88,29 @@ def read(job: Job, module: Any) -> dict[str, Any]:
         if not len(store):
             why = f": {left_out[0]}" if left_out else "; the recording is empty"
             raise BadRecording(f"no episode in it can be used{why}")
-    return {"episodes": len(store), "steps": int(store.steps.sum()), "notes": recording.notes + brief(left_out)}
+    return {**facts(store), "notes": recording.notes + brief(left_out)}
+
+
+def facts(store: Any) -> dict[str, Any]:
+    """Return what a store holds, in plain JSON."""
+    fields = [f"{name}: {_words(space)}" for name, space in store.codec.observation_space.spaces.items()]
+    return {
+        "episodes": len(store),
+        "steps": int(store.steps.sum()),
+        "rate": store.rate,
+        "observations": fields,
+        "actions": _words(store.codec.raw_action_space),
+    }
+
+
+def _words(space: Any) -> str:
+    """Return a space in one line, however many numbers its bounds are."""
+    from gymnasium import spaces
+
+    if not isinstance(space, spaces.Box):
+        return " ".join(str(space).split())
+    low, high = float(space.low.min()), float(space.high.max())
+    return f"{space.dtype} {tuple(space.shape)} in [{low:g}, {high:g}]"
 
 
 def fill(store: Any, recording: Any, job: Job) -> list[str]:
@@ -142,7 +167,7 @@ def write(job: Job, module: Any) -> dict[str, Any]:
     store = Store(job.source)
     options = accepted(module.write, job)
     notes = module.write(store, Path(job.target), lambda done, total: say(done=done, total=total), **options)
-    return {"episodes": len(store), "steps": int(store.steps.sum()), "notes": notes}
+    return {**facts(store), "notes": notes}
 
 
 def accepted(function: Any, job: Job) -> dict[str, Any]:

@@ -101,8 +101,6 @@ def _result(job: Job, last: dict[str, Any], code: int, late: bool, errors: str) 
         raise ChildDied(f"{what}: not done after {job.seconds} s; allow more with --seconds")
     if "error" in last:
         raise BadRecording(f"{what}: {last['error']}")
-    if -code == signal.SIGXFSZ:
-        raise ChildDied(f"{what}: makes a file larger than {job.memory} MiB; allow more with --memory")
     if "alloc" in errors.lower() or "memory" in errors.lower():
         raise ChildDied(f"{what}: needs more than {job.memory} MiB of memory; allow more with --memory")
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
