@@ -37,7 +37,8 @@ class Calibration(NamedTuple):
     error: np.ndarray  # (K, Q) mean error in the same bins
     tolerance: float  # largest error that is good enough
     confidence: float  # share of the trusted steps that must be good enough
-    distrust: float  # largest doubt that can be trusted so; 0: none can
+    distrust: float  # largest doubt that can be trusted so; 0: none can, or ``blind``
+    blind: bool  # at the longest horizon the errors are too large and the doubt does not tell where
     kept: float  # share of all measured steps with no more doubt than that
     good: float  # share of all measured steps that are good enough
     good_kept: float  # the same among those kept; NaN: none is
@@ -59,7 +60,9 @@ def calibrate(
 
     ``distrust`` is the largest measured doubt d such that, of all steps with doubt up to d (of all
     horizons), at least ``confidence`` have an error of at most ``tolerance``; it never exceeds what
-    was measured, for beyond that nothing is known. Give it to ``Dream``, ``Branched`` or ``branch``.
+    was measured, for beyond that nothing is known. Where the doubt is ``blind`` (rank correlation below
+    0.3 although too few steps are good at the longest horizon) no threshold on it means anything, and it
+    is 0. Give it to ``Dream``, ``Branched`` or ``branch``.
     Raises MissingPower for a model without ``uncertainty``, or one that shows no observations.
     """
     cuts, _ = choose(episodes, 1, windows, seed)
@@ -76,7 +79,9 @@ def calibrate(
     doubt, error = (np.concatenate(side) for side in zip(*parts, strict=True))
     columns = [_column(doubt[:, step - 1], error[:, step - 1], bins) for step in steps]
     counts, correlation, factor, doubts, errors = (np.array(each) for each in zip(*columns, strict=True))
-    found = trusted_doubt(doubt, error, tolerance, confidence)
+    last = error[:, steps[-1] - 1]
+    blind = bool((last[np.isfinite(last)] <= tolerance).mean() < confidence and not correlation[-1] >= USEFUL)
+    found = 0.0 if blind else trusted_doubt(doubt, error, tolerance, confidence)
     real = np.isfinite(error)
     fine, kept = error[real] <= tolerance, doubt[real] <= found
     return Calibration(
@@ -89,6 +94,7 @@ def calibrate(
         tolerance,
         confidence,
         found,
+        blind,
         float(kept.mean()) if found else 0.0,
         float(fine.mean()),
         float(fine[kept].mean()) if found else float("nan"),
@@ -126,14 +132,14 @@ def lines(found: Calibration) -> list[str]:
 
 def meaning(found: Calibration) -> list[str]:
     """Return what follows from a calibration: whether doubt is worth listening to, and up to which."""
-    said = []
-    if found.good < found.confidence and not found.correlation[-1] >= USEFUL:
-        said.append("Doubt does not tell good dreams from bad ones here: trust the horizon, not the doubt.")
     wanted = f"{found.confidence:.0%} of its steps err by at most {found.tolerance:g} standard deviations"
+    if found.blind:
+        share = f"{found.good:.0%} of all steps err by at most {found.tolerance:g} standard deviations"
+        return [f"Its doubt does not tell where it errs, so no doubt is small enough to trust; {share}."]
     if not found.distrust:
-        return [*said, f"No doubt is small enough to trust: nowhere is it so that {wanted} ({found.good:.0%} do)."]
+        return [f"No doubt is small enough to trust: nowhere is it so that {wanted} ({found.good:.0%} do)."]
     kept = f"which keeps {found.kept:.0%} of the steps, {found.good_kept:.0%} of them good ({found.good:.0%} of all)"
-    return [*said, f"Up to a doubt of {found.distrust:.3g} {wanted}, {kept}."]
+    return [f"Up to a doubt of {found.distrust:.3g} {wanted}, {kept}."]
 
 
 def _follow(

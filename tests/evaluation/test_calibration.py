@@ -77,7 +77,17 @@ def test_a_wrong_model_that_is_sure_of_itself_is_trusted_nowhere():
     found = calibrate(Pushed(0.0), episodes(), CODEC, horizons=(1,), tolerance=0.1, windows=200)
     assert found.distrust == 0 and found.kept == 0 and np.isnan(found.good_kept)
     assert np.isnan(found.correlation[0]) and np.isinf(found.factor[0])
-    assert "No doubt is small enough" in lines(found)[-1] and "trust the horizon" in lines(found)[-2]
+    assert found.blind and "no doubt is small enough" in lines(found)[-1]
+    right = calibrate(Pushed(0.0), episodes(), CODEC, horizons=(1,), tolerance=1.5, windows=200)
+    assert not right.blind and right.good == 1.0  # nothing to tell apart
+
+
+def test_a_doubt_that_orders_nothing_is_no_reason_to_trust():
+    """Doubt falls where the error grows: a threshold would keep the worst, so there is none."""
+    model = Pushed()
+    model.uncertainty = lambda state, action: 2 - action.abs().squeeze(1)
+    found = calibrate(model, episodes(), CODEC, horizons=(1,), tolerance=0.5, confidence=0.6, windows=200)
+    assert found.correlation[0] == pytest.approx(-1) and found.blind and found.distrust == 0 and found.kept == 0
 
 
 def test_equal_doubts_are_trusted_together_or_not_at_all():
