@@ -44,6 +44,14 @@ def test_the_architecture_names_every_file_of_ours():
             assert path.name in page or path.name == "__init__.py", f"docs/architecture.md says nothing of {path.name}"
 
 
+def test_what_errors_say_to_install_is_what_doctor_says():
+    sources = "\n".join(path.read_text() for path in (ROOT / "dreamsim").rglob("*.py"))
+    lines = re.findall(r"pip install [^\n]*\[[a-z{}]+\]'", sources)
+    assert len(lines) >= 5
+    for line in lines:
+        assert re.fullmatch(r"pip install -c constraints.txt -e '\.\[[a-z{}]+\]'", line), line
+
+
 def test_the_readme_asks_for_extras_that_exist():
     import tomllib
 

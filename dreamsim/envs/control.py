@@ -21,7 +21,8 @@ class DeepMindControl(gym.Env):
     ``{"image": (N, N, 3)}`` uint8, and ``frames`` = K > 1 by the newest K of these,
     (K, N, N, 3), oldest first; at a reset all K are the first one. Rewards of the repeated
     steps are summed. The suite's time limit truncates; its discount 0 terminates.
-    ``reset(seed=s)`` gives the same episode bit for bit whatever went before. Raises ValueError, with the nearest name, for an unknown task.
+    ``reset(seed=s)`` gives the same episode bit for bit whatever went before. Raises ValueError, with the nearest
+    name, for an unknown task.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "action_repeat": 1}
@@ -143,7 +144,9 @@ def _import_suite() -> Any:
     try:
         from dm_control import suite
     except ImportError as error:
-        raise ImportError("DeepMind Control is not installed; pip install 'dreamsim-engine[control]'") from error
+        raise ImportError(
+            "DeepMind Control is not installed; pip install -c constraints.txt -e '.[control]'"
+        ) from error
     finally:
         if quiet:
             del os.environ["MUJOCO_GL"]

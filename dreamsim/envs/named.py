@@ -115,7 +115,7 @@ def _make(id: str, options: dict[str, Any]) -> gym.Env:
     except (error.DependencyNotInstalled, ImportError) as problem:
         raise ImportError(
             f"environment {id!r} needs a package that is not installed ({problem}); for Gymnasium's own: "
-            "pip install 'dreamsim-engine[gym]', for others install the package named before the colon"
+            "pip install -c constraints.txt -e '.[gym]', for others install the package named before the colon"
         ) from problem
 
 

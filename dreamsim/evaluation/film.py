@@ -47,7 +47,7 @@ def write(path: str | Path, frames: Iterable[np.ndarray], rate: float) -> Path:
     try:
         import imageio_ffmpeg
     except ImportError as error:
-        raise CannotFilm("writing mp4 needs an encoder: pip install 'dreamsim-engine[film]'") from error
+        raise CannotFilm("writing mp4 needs an encoder: pip install -c constraints.txt -e '.[film]'") from error
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.stem}.unfinished.mp4")

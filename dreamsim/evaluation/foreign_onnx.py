@@ -119,7 +119,7 @@ def _session(path: Path) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise BadPolicy("reading .onnx needs onnxruntime: pip install 'dreamsim-engine[foreign]'") from error
+        raise BadPolicy("reading .onnx needs onnxruntime: pip install -c constraints.txt -e '.[foreign]'") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # policies are small; more threads only wait for each other
     options.log_severity_level = 3

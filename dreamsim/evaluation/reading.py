@@ -145,7 +145,8 @@ def told_gap(row: Beside) -> str:
     over = f"Over the first {steps(row.horizon)}" if row.horizon > 1 else "Over the first step"
     earned = abs(float(row.real.mean()))
     share = abs(row.gap.mean) / earned if earned else (float("inf") if row.gap.mean else 0.0)
-    part = f"{share:.0%} of what it really earns" if earned else "it really earns nothing"
+    much = f"{share:.0%} of" if share < 10 else "many times"
+    part = f"{much} what it really earns" if earned else "it really earns nothing"
     amount = f"{number(abs(row.gap.mean))} ({part} in so many steps)"
     if row.gap.size < 2:
         return f"{over} dream and reality differ by {amount}; one episode cannot say whether by chance."

@@ -47,6 +47,7 @@ def test_a_share_is_of_what_was_really_earned_in_those_steps():
     row = Beside("15 steps", 15, np.full(4, 0.36), np.full(4, 0.3), interval(np.full(4, 0.06)))
     said = told_gap(row)
     assert "20% of what it really earns" in said and "do not choose policies" in said
+    assert "many times what it really earns" in told_gap(row._replace(real=np.full(4, 1e-4)))
     nothing = told_gap(row._replace(real=np.zeros(4), gap=interval(np.full(4, 0.36))))
     assert "really earns nothing" in nothing and "do not choose policies" in nothing
 
