@@ -34,7 +34,7 @@ def held_out(about: dict[str, Any], count: int) -> list[Episode]:
             f"the recordings {about['recordings']} that this run learned from are not here; run from the folder it was "
             "trained in, or name a world to judge in with --world"
         )
-    store = Store(about["recordings"])
+    store = Store(about["recordings"], mend=False)
     numbers = split(about["episodes"], about["hold_out"], about["seed"]).held_out
     return [store.episode(int(number)) for number in numbers[:count]]
 
