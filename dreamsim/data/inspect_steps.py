@@ -101,7 +101,7 @@ class Law:
         self._weights: np.ndarray | None = None
         self._missed: list[np.ndarray] = []
         self._counted = 0
-        self._usual = np.ones(self.size)
+        self._usual: np.ndarray | None = None
 
     def see(self, number: int, episode: Episode) -> None:
         """Learn from one episode."""
@@ -114,13 +114,14 @@ class Law:
         if self._counted < MEASURED:
             self._missed.append(np.abs(self.miss(self.known(episode), np.diff(self.numbers(episode), axis=0))))
             self._counted += len(episode.action)
-            self._usual = np.maximum(np.quantile(np.concatenate(self._missed), 0.95, axis=0), 1e-9)
 
     def surprise(self, known: np.ndarray, change: np.ndarray, rank: int = 2) -> np.ndarray:
         """Return how surprising steps are (T,), 1 being usual: that of the ``rank``-th most surprising component.
 
         The most surprising one may be an angle that wraps round.
         """
+        if self._usual is None:
+            self._usual = np.maximum(np.quantile(np.concatenate(self._missed), 0.95, axis=0), 1e-9)
         missed = np.sort(np.abs(self.miss(known, change)) / self._usual, axis=1)
         return missed[:, -min(rank, self.size)]
 

@@ -28,6 +28,7 @@ from dreamsim.data.formats.videos_actions import READERS, Actions
 from dreamsim.data.formats.videos_codec import CONTAINERS, Reel
 
 ALONE = "image"
+LOOK = 64  # frames that tell a video's size and rate
 CHOICES = 256  # whole-number actions below this are choices
 
 
@@ -126,16 +127,16 @@ def _look(take: Take) -> tuple[float, dict[str, tuple[int, int, int]]]:
     """Return frames per second and the sizes (H, W, 3) of an episode's pictures."""
     size, rate = {}, 0.0
     for camera, path in take.videos.items():
-        pictures, times = _watch(path)
+        pictures, times = _watch(path, LOOK)
         size[camera] = pictures.shape[1:]
         rate = round(1 / float(np.median(np.diff(times))), 3)
     return rate, size
 
 
-def _watch(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _watch(path: Path, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     reel = Reel(path)
     try:
-        pictures, times = reel.rest()
+        pictures, times = reel.rest(most)
     finally:
         reel.close()
     if len(pictures) < 2:

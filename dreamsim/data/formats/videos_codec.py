@@ -73,10 +73,11 @@ class Reel:
             self._now, self._next = self._next, next(self._frames, None)
         return np.empty((0, 0, 0, 3), np.uint8) if taken is None else taken
 
-    def rest(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return every frame (T, H, W, 3) uint8 from here on, and their times (T,) in seconds."""
-        pictures, times = [], []
-        while self._now is not None:
+    def rest(self, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the frames (T, H, W, 3) uint8 from here on, ``most`` or all, and their times (T,) in seconds."""
+        pictures: list[np.ndarray] = []
+        times: list[float] = []
+        while self._now is not None and len(pictures) != most:
             pictures.append(rgb(self._now))
             times.append(self._now.time)
             self._now, self._next = self._next, next(self._frames, None)

@@ -188,7 +188,8 @@ def v30(root: Path, lengths=(8, 6, 7), cameras=(), per_file: int = 2, kind="vide
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.concat_tables(tables), path)
         for camera in cameras if kind == "video" else ():
-            film(root / f"videos/observation.images.{camera}/chunk-000/file-{file:03d}.mp4", np.concatenate(shown))
+            path = root / f"videos/observation.images.{camera}/chunk-000/file-{file:03d}.mp4"
+            film(path, np.concatenate(shown), "libsvtav1")
     (root / "meta/episodes/chunk-000").mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows), root / "meta/episodes/chunk-000/file-000.parquet")
     tasks = {"task_index": [0, 1], "__index_level_0__": TASKS}
