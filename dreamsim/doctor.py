@@ -18,6 +18,7 @@ EXTRAS = {
     "gym": ("Gymnasium's classic control and MuJoCo environments", ("pygame", "imageio")),
     "film": ("films of dreams and policies (mp4)", ("imageio", "imageio_ffmpeg")),
     "report": ("curves as pictures, TensorBoard", ("matplotlib", "tensorboard")),
+    "data": ("recordings of others: HDF5, Minari, LeRobot, videos", ("h5py", "minari", "pyarrow", "PIL", "av")),
     "foreign": ("policies from Stable-Baselines3 and ONNX", ("stable_baselines3", "onnx", "onnxruntime")),
     "pixels": ("pixel world models by diffusion", ("diffusers",)),
     "text": ("text world models", ("transformers",)),

@@ -88,6 +88,15 @@ def test_each_command_explains_its_options(command):
         assert "number of whole real episodes (type: int, default: 10)" in text
 
 
+def test_the_values_of_a_part_are_explained_and_all_values_are_shown(config, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["fit", "--data.help", "dreamsim.data.module.Experience"])
+    assert "environment steps of the whole run, action repeat counted" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["fit", "--config", config, "--print_config"])
+    assert "evaluate_every: 160" in capsys.readouterr().out and not Path("runs").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [

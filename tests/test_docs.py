@@ -44,6 +44,15 @@ def test_the_architecture_names_every_file_of_ours():
             assert path.name in page or path.name == "__init__.py", f"docs/architecture.md says nothing of {path.name}"
 
 
+def test_doctor_knows_every_extra():
+    import tomllib
+
+    from dreamsim.doctor import EXTRAS
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(EXTRAS) == set(extras) - {"dev", "all"}
+
+
 def test_what_errors_say_to_install_is_what_doctor_says():
     sources = "\n".join(path.read_text() for path in (ROOT / "dreamsim").rglob("*.py"))
     lines = re.findall(r"pip install [^\n]*\[[a-z{}]+\]'", sources)

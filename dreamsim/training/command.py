@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -108,7 +109,7 @@ def learn(arguments: Sequence[str]) -> int:
     """Run fit with command-line arguments, the command's name first; return the exit code, 130 where Ctrl-C saved."""
     quieten()
     given = list(arguments)
-    asks = "--help" in given or "-h" in given or any(one.startswith("--print_config") for one in given)
+    asks = any(re.match(r"-h$|--([\w.]+\.)?help\b|--print_config\b", one) for one in given)
     folder = None if asks else run_folder(given)
     given = given if folder is None else with_folder(given, folder)
     fresh = folder is not None and not folder.exists()
