@@ -47,6 +47,16 @@ class Plan(NamedTuple):
     vector: bool  # actions lie in the file as the codec's vector, not as their space has them
 
 
+class Kept(NamedTuple):
+    """What our writer kept beside a dataset."""
+
+    keys: dict[str, str]  # our name of an observation: feature key
+    observation_space: spaces.Space
+    action_space: spaces.Space
+    vector: bool  # actions were written as the codec's vector
+    meta: dict[str, Any]  # of the store
+
+
 def sniff(path: Path, head: bytes) -> bool:
     """Say whether a folder looks like a LeRobot dataset."""
     return (path / "meta/info.json").is_file()
@@ -59,25 +69,33 @@ def read(path: Path, clock: str = "mask", cameras: list[str] | None = None) -> R
     ``cameras``: the cameras wanted, by name; None: all.
     """
     info = lerobot_info.load(path)
-    notes = list(info.notes)
-    plan = _plan(info, cameras, notes)
-    meta = {
-        "lerobot": {
-            "keys": plan.observations,
-            "robot_type": info.about.get("robot_type"),
-            "names": {key: info.features[key].get("names") for key in [*plan.observations.values(), *plan.actions]},
-        }
+    notes, kept = list(info.notes), _kept(info)
+    plan = _plan(info, kept, cameras, notes)
+    told = {
+        "keys": plan.observations,
+        "robot_type": info.about.get("robot_type"),
+        "names": {key: info.features[key].get("names") for key in [*plan.observations.values(), *plan.actions]},
     }
-    meta = {**info.about.get(OURS, {}).get("meta", {}), **meta} if isinstance(info.about.get(OURS), dict) else meta
+    meta = {**(kept.meta if kept else {}), "lerobot": told}
     episodes = _episodes(info, plan, named_clock(clock), notes)
     return Recording(plan.observation_space, plan.action_space, info.rate, episodes, notes, len(info.rows), meta)
 
 
-def _plan(info: Info, cameras: list[str] | None, notes: list[str]) -> Plan:
-    kept = info.about.get(OURS) if isinstance(info.about.get(OURS), dict) else None
-    kept = kept if kept and set(kept["keys"].values()) <= info.features.keys() else None
-    observed = dict(kept["keys"]) if kept else _observations(info, notes)
-    observed = _chosen(observed, info, cameras)
+def _kept(info: Info) -> Kept | None:
+    """Return what our writer kept, if the features are still those it wrote."""
+    about: Any = info.about.get(OURS)
+    try:
+        seen, acted = (space_from_json(about[f"{side}_space"]) for side in ("observation", "action"))
+        kept = Kept(dict(about["keys"]), seen, acted, about["vector"] is True, dict(about["meta"]))
+        Codec(seen, acted)
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError):
+        return None  # another's dataset, or ours with what was kept damaged: it is read like any other
+    here = {key for key in info.features if key.startswith("observation")}
+    return kept if set(kept.keys.values()) == here else None
+
+
+def _plan(info: Info, kept: Kept | None, cameras: list[str] | None, notes: list[str]) -> Plan:
+    observed = _chosen(kept.keys if kept else _observations(info, notes), info, cameras)
     actions = [key for key in info.features if key == "action"] or sorted(
         (key for key in info.features if key.startswith("action.") and info.features[key]["dtype"] not in UNREAD),
         key=lerobot_info.short,
@@ -91,13 +109,12 @@ def _plan(info: Info, cameras: list[str] | None, notes: list[str]) -> Plan:
         for key, kind in info.features.items()
         if key not in known and kind["dtype"] not in (*UNREAD, "video", "image") and not key.startswith("observation")
     ]
-    if kept and cameras is None:
-        seen, acted = (space_from_json(kept[f"{side}_space"]) for side in ("observation", "action"))
-        return Plan(observed, actions, outcomes, traces, seen, acted, bool(kept["vector"]))
-    observed = dict(sorted(observed.items()))  # as Gymnasium's Dict orders them
+    if kept and len(observed) == len(kept.keys):
+        return Plan(observed, actions, outcomes, traces, kept.observation_space, kept.action_space, kept.vector)
+    observed = {key: observed[key] for key in sorted(observed) if info.features[observed[key]]["dtype"] not in UNREAD}
     seen = spaces.Dict({name: _observation_space(info.features[key]) for name, key in observed.items()})
-    acted = space_from_json(kept["action_space"]) if kept else _action_space(info, actions, notes)
-    return Plan(observed, actions, outcomes, traces, seen, acted, bool(kept and kept["vector"]))
+    acted = kept.action_space if kept else _action_space(info, actions, notes)
+    return Plan(observed, actions, outcomes, traces, seen, acted, bool(kept and kept.vector))
 
 
 def _observations(info: Info, notes: list[str]) -> dict[str, str]:
@@ -171,6 +188,7 @@ def _episodes(info: Info, plan: Plan, clock: Clock, notes: list[str]) -> Iterato
     off_beat: list[str] = []
     index = 0
     for row in info.rows:
+        at = index
         try:
             found = rows.columns(row)
             if len(found["index"]) != row.length:
@@ -191,6 +209,7 @@ def _episodes(info: Info, plan: Plan, clock: Clock, notes: list[str]) -> Iterato
             if not pieces:
                 yield LeftOut(row.number, off_beat.pop().partition(": ")[2])
         except (BadRecording, ValueError, KeyError, TypeError, IndexError) as error:
+            index = at + row.length
             yield LeftOut(row.number, str(error))
     if rows.moved:
         notes.append(f"episodes {rows.moved[:5]} lie in other data files than the metadata says; found by their index")

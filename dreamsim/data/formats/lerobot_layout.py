@@ -46,6 +46,8 @@ def layout_of(store: Store, video: bool) -> Layout:
     space = store.codec.raw_action_space
     vector = isinstance(space, (spaces.Dict, spaces.Tuple))
     actions = _widest([episode.action for episode in store])
+    if vector:
+        notes.append("composite actions are written as one vector, choices in it as one number each that is 0 or 1")
     flat = spaces.Box(-np.inf, np.inf, (store.codec.action_size,), np.float32)
     features["action"] = _numbers(flat if vector else space, actions, named[1], "action")
     features |= _outcomes(store)

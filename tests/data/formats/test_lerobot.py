@@ -115,6 +115,7 @@ def test_files_that_are_full_roll_over_and_indices_go_on(tmp_path):
     assert (made / "data/chunk-001/file-000.parquet").is_file()
     lerobot.write(store, tmp_path / "one", quiet)
     assert check_schema(tmp_path / "one") == {"episodes": 3, "frames": 21, "data files": 1, "video files": 1}
+    assert set(read(tmp_path / "one", cameras=[])[2].observation_space.spaces) == {"state"}
     again, left, _ = read(tmp_path / "one")
     assert left == [] and source.decoded(again[2].obs["top"]).tolist() == list(range(14, 21))
 
@@ -151,6 +152,37 @@ def test_a_store_without_last_actions_is_written_and_comes_back(tmp_path):
         assert other.terminated == one.terminated and other.meta["seed"] == 7 and "last" not in other.meta
 
 
+def test_nested_observations_and_composite_actions_come_back(tmp_path):
+    arm = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    seen = spaces.Dict(
+        {"arms": spaces.Tuple((arm, arm)), "eye": spaces.Dict({"left": spaces.Box(0, 255, (3, 8, 8), np.uint8)})}
+    )
+    acts = spaces.Dict({"grip": spaces.Discrete(2), "move": spaces.Box(-2, 2, (3,), np.float32)})
+    with Store.create(tmp_path / "store", seen, acts, rate=10) as store:
+        rows = [store.codec.encode_obs(seen.sample()) for _ in range(5)]
+        obs = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        action = np.stack([store.codec.flatten_action(acts.sample()) for _ in range(4)])
+        store.append(Episode(obs, action, None, True, None, {}, {}))
+    notes = lerobot.write(store, tmp_path / "made", quiet, video=False)
+    assert any("composite" in note for note in notes)
+    check_schema(tmp_path / "made")
+    (episode,), left, recording = read(tmp_path / "made")
+    assert left == [] and recording.observation_space == seen and recording.action_space == acts
+    assert all(np.array_equal(obs[name], episode.obs[name]) for name in obs)
+    assert np.array_equal(episode.action, action) and episode.terminated and episode.reward is None
+
+
+def test_what_we_kept_beside_it_is_not_needed(tmp_path):
+    """Others may edit a dataset of ours, or damage what only we read."""
+    store = stored(lerobot.read(source.v30(tmp_path / "set", cameras=("top",))), tmp_path / "store")
+    lerobot.write(store, tmp_path / "made", quiet)
+    about = json.loads((tmp_path / "made/meta/info.json").read_text())
+    for kept in (None, {}, {"keys": 3}, {**about["dreamsim"], "observation_space": {"type": "Box"}}):
+        (tmp_path / "made/meta/info.json").write_text(json.dumps({**about, "dreamsim": kept}))
+        episodes, left, _ = read(tmp_path / "made")
+        assert left == [] and source.decoded(episodes[2].obs["top"]).tolist() == list(range(14, 21))
+
+
 def test_times_off_the_beat_are_kept(tmp_path):
     space = spaces.Box(-1, 1, (1,), np.float32)
     times = np.array([5.0, 5.1, 5.25, 5.3])
@@ -185,6 +217,7 @@ def test_a_bad_episode_is_named_and_the_rest_loads(tmp_path):
     (made / "data/chunk-000/episode_000009.parquet").write_bytes(b"nobody's")
     episodes, left, recording = read(made)
     assert len(episodes) == 2 and [item.name for item in left] == [1]
+    assert not any("global index" in note for note in recording.notes)
     assert "episode_000001.mp4" in left[0].reason
     assert any("orphan" in note and "episode_000009.parquet" in note for note in recording.notes)
 
