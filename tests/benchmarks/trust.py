@@ -14,7 +14,7 @@ and their page go to docs/results. On Gymnasium's Pendulum-v1, for each seed:
 5. The policy plays 10 real episodes, and dreams from their starts in its own model.
 
 The rule for a blind doubt was made after the first results: with horizon and threshold alone, trust on in
-half the gravity earned -562 and -945 in reality (seeds 1 and 2), gaps of 435 and 723, no better than off.
+half the gravity earned -562 and -945 in reality (seeds 1 and 2), gaps of 435 and 723, hardly better than off.
 It has not been tried on seeds that were not looked at.
 """
 
@@ -214,8 +214,8 @@ def page(record: dict[str, Any]) -> str:
         "",
         (__doc__ or "").partition("\n\n")[2].strip(),
         "",
-        f"Command: `{record['command']}`. Commit of the last row: {record['commit']}. Machine: {box['processor']}, one thread; torch "
-        f"{box['torch']}. n counts policies (seeds {', '.join(map(str, seeds))}); each plays 10 real episodes.",
+        f"Command: `{record['command']}`. Commit of the last row: {record['commit']}. Machine: "
+        f"{box['processor']}, one thread; torch {box['torch']}. n counts policies (seeds {', '.join(map(str, seeds))}); each plays 10 real episodes.",
         "",
         "The gap is what the policy earns in its dream over a whole episode minus what it earns in reality from the "
         "same start; intervals are 95 % bootstraps over seeds. Random torques earn about -1,200, a good policy -170.",
