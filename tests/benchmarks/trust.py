@@ -215,7 +215,8 @@ def page(record: dict[str, Any]) -> str:
         (__doc__ or "").partition("\n\n")[2].strip(),
         "",
         f"Command: `{record['command']}`. Commit of the last row: {record['commit']}. Machine: "
-        f"{box['processor']}, one thread; torch {box['torch']}. n counts policies (seeds {', '.join(map(str, seeds))}); each plays 10 real episodes.",
+        f"{box['processor']}, one thread; torch {box['torch']}. "
+        f"n counts policies (seeds {', '.join(map(str, seeds))}); each plays 10 real episodes.",
         "",
         "The gap is what the policy earns in its dream over a whole episode minus what it earns in reality from the "
         "same start; intervals are 95 % bootstraps over seeds. Random torques earn about -1,200, a good policy -170.",
