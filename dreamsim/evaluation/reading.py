@@ -115,7 +115,8 @@ def rule(judgement: Judgement) -> str:
     """Return what it takes for a horizon to be trusted."""
     assert judgement.drift is not None
     floor = overall(judgement.drift)[2]
-    least = f"{judgement.negligible:g}" if floor < 0.005 else f"{judgement.negligible:g} above showing the present"
+    least = f"{judgement.negligible:g}"
+    least += f" above its error of showing the present, {number(floor)}," if floor >= 0.005 else ""
     return (
         "A horizon is trusted while at every one up to it the dream's error is within its limit: the better of copying "
         f"the last observation and a straight line, but at least {least} and at most {judgement.threshold:g}."

@@ -15,6 +15,8 @@ import lightning
 import numpy as np
 from tqdm import tqdm
 
+from dreamsim.training.start import check_there
+
 CURVE = ("env_steps", "gradient_steps", "imagined_steps", "wall_s", "return_mean", "return_std", "train_return")
 
 
@@ -85,11 +87,7 @@ class Keep(lightning.Callback):
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
         """Raise FileNotFoundError when the run folder was taken away: nothing could be kept any more."""
-        if not os.path.isdir(trainer.default_root_dir):
-            raise FileNotFoundError(
-                f"the run folder {trainer.default_root_dir} was deleted or moved while the run was training in it; "
-                "this run cannot go on: start it again"
-            )
+        check_there(Path(trainer.default_root_dir))
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
         if self.asked or module.progress >= 1.0 or module.keep_now():

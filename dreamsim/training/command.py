@@ -25,6 +25,7 @@ from dreamsim.training.start import (
     SAVED_CONFIG,
     check_resumable,
     check_startable,
+    check_there,
     discard_unlived,
 )
 
@@ -92,13 +93,18 @@ class Command(LightningCLI):
         return {**prepared, "weights_only": True}
 
     def _run_subcommand(self, subcommand: str) -> None:
+        folder = self.config.fit.run
         try:
             super()._run_subcommand(subcommand)
+        except OSError:
+            callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
+            if any(isinstance(one, SavedConfig) and one.already_saved for one in callbacks):
+                check_there(Path(folder))  # whatever could not be written, this is why
+            raise
         except RuntimeError as error:
             if "loading state_dict" not in str(error):
                 raise
             first = str(error).splitlines()[1].strip()
-            folder = self.config.fit.run
             raise ValueError(
                 f"{folder}/{CHECKPOINT} does not fit this config: {first} Resume with the sizes it was trained with: "
                 f"dreamsim fit --run {folder} --resume"

@@ -82,6 +82,15 @@ def check_resumable(folder: Path) -> None:
     )
 
 
+def check_there(folder: Path) -> None:
+    """Raise FileNotFoundError where the folder of a run at work was taken away."""
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"the run folder {folder} was deleted or moved while the run was training in it; "
+            "nothing can be kept any more: start it again"
+        )
+
+
 def discard_unlived(folder: Path) -> None:
     """Remove what a start left that failed before anything was saved or an episode was stored."""
     if not (folder / CHECKPOINT).exists() and not any((folder / "store" / "blocks").glob("*")):
