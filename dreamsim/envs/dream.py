@@ -87,6 +87,7 @@ class Dream(VectorEnv):
         self._start = np.zeros(num_envs, np.int64)
         self._over = np.zeros(num_envs, bool)
         self.metadata = {"render_modes": [], "autoreset_mode": autoreset_mode}
+        self.autoreset_mode = autoreset_mode  # where others, such as torchrl, look for it
         self.codec = Codec(self._view_space(), actions)
         self.single_observation_space, self.single_action_space = self.codec.observation_space, unit_box(self.codec)
         self.observation_space = batch_space(self.single_observation_space, num_envs)

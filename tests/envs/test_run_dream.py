@@ -81,3 +81,16 @@ def test_how_long_a_dream_may_be_is_what_its_report_trusts(run, tmp_path):
     (tmp_path / "report.json").write_text('{"trusted": 0}')
     with pytest.raises(BadRun, match="trusts none"):
         trusted_steps(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchrl_wraps_a_dream_single_and_as_a_vector(run):
+    from torchrl.envs import check_env_specs
+    from torchrl.envs.libs.gym import GymEnv, GymWrapper
+
+    env = GymEnv(ID, run=run, horizon=5)
+    check_env_specs(env, seed=0)
+    rollout = env.rollout(9)
+    assert rollout["latent"].shape == (5, 16) and rollout["next", "truncated"][-1].item()
+    envs = GymWrapper(gym.make_vec(ID, num_envs=3, run=run, horizon=5, autoreset_mode="Disabled"))
+    assert envs.rollout(7, break_when_any_done=False)["next", "reward"].shape == (3, 7, 1)
