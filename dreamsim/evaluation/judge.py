@@ -20,6 +20,7 @@ from dreamsim.evaluation.delay import delayed_returns
 from dreamsim.evaluation.episodes import Outcome, evaluate_policy, overlap
 from dreamsim.evaluation.film import CannotFilm, Film, dream_film, film_of_reality
 from dreamsim.evaluation.openloop import Drift, check_horizons, drift, trusted_horizon
+from dreamsim.evaluation.outcomes import Outcomes, foretell
 from dreamsim.evaluation.trust import Beside, compare
 
 SHORT = 15  # steps: the first horizon of the comparison of returns, a usual length of imagination
@@ -44,6 +45,7 @@ class Judgement(NamedTuple):
     notes: list[str]  # what is missing, and why
     tags: list[str]  # what makes the result doubtful
     calibration: Calibration | None = None  # of the world's uncertainty; None: it tells none, or shows no observations
+    outcomes: Outcomes | None = None  # how right single rewards and ends are, from real beliefs
 
 
 def judge(
@@ -87,7 +89,7 @@ def judge(
     outcome = evaluate_policy(make_env, policy, episodes, seed, processes, success_return, device)
     late = delayed_returns(make_env, policy, delays, episodes, seed, processes, device)
     told, tags = list(notes), _tags(outcome, folder)
-    found, trusted, doubted, beside = None, None, None, []
+    found, trusted, doubted, foretold, beside = None, None, None, None, []
     if world is None:
         told.append("No world model was given, so there is no dream to compare with.")
     else:
@@ -95,6 +97,7 @@ def judge(
         trusted = None if found is None else trusted_horizon(found, threshold, negligible)
         told += [reason] if reason else []
         doubted = _calibration(world, outcome, own, threshold, seed, device)
+        foretold = foretell(world, outcome.episodes, own, seed=seed, device=device)
         wanted = {f"{SHORT} steps": SHORT, "trusted": trusted or 0, "full": int(outcome.lengths.max())}
         try:
             beside = compare(world, policy, outcome.episodes, own, wanted, dream_context, seed, device)
@@ -129,6 +132,7 @@ def judge(
         told,
         tags,
         doubted,
+        foretold,
     )
 
 

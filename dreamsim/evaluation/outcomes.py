@@ -49,7 +49,7 @@ class Outcomes(NamedTuple):
     ends: EndCalibration
 
 
-def calibrate(
+def foretell(
     model: WorldModel,
     episodes: Sequence[Episode],
     codec: Codec,
@@ -67,7 +67,7 @@ def calibrate(
         for start in range(0, len(order), ROWS):
             cuts = [Cut(number, 0, len(episodes[number].action)) for number in order[start : start + ROWS]]
             batch = take(episodes, cuts, max(cut.left for cut in cuts), codec.scale, device)
-            columns.append(_foretell(model, batch))
+            columns.append(_follow(model, batch))
     dreamt, real, proceed, ended = np.concatenate(columns, 1)
     reward = None if np.isnan(real).any() else _rewards(dreamt, real)
     return Outcomes(reward, _ends(1 - proceed, ended > 0, threshold, bins))
@@ -84,7 +84,7 @@ def lines(found: Outcomes) -> list[str]:
         )
     ends = found.ends
     if not ends.ends:
-        return [*said, f"No step of {ends.steps:,} ended an episode; the mean squared forecast is {ends.brier:.2g}."]
+        return said  # a forecast of what never came cannot be judged
     return [
         *said,
         f"Ends ({ends.ends} in {ends.steps:,} steps): Brier score {ends.brier:.3g} (always saying their share: "
@@ -93,7 +93,7 @@ def lines(found: Outcomes) -> list[str]:
     ]
 
 
-def _foretell(model: WorldModel, batch: Batch) -> np.ndarray:
+def _follow(model: WorldModel, batch: Batch) -> np.ndarray:
     """Return (4, N) over the real steps: dreamt reward, real reward (NaN: none), proceed, whether it ended."""
     state = model.start({name: value[:, 0] for name, value in batch.obs.items()})
     found: list[Tensor] = []

@@ -8,6 +8,7 @@ from dreamsim.evaluation.calibration import meaning
 from dreamsim.evaluation.intervals import Interval, interval
 from dreamsim.evaluation.judge import Judgement
 from dreamsim.evaluation.openloop import limits, overall
+from dreamsim.evaluation.outcomes import lines as foretold
 from dreamsim.evaluation.trust import Beside
 
 
@@ -52,6 +53,8 @@ def reading(judgement: Judgement) -> list[str]:
             *(told_gap(row) for row in judgement.beside),
             *_rewards(judgement),
         ]
+    if judgement.outcomes is not None:
+        said += foretold(judgement.outcomes)
     if judgement.calibration is not None:
         said += meaning(judgement.calibration)
     return said + _late(judgement)

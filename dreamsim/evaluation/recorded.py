@@ -18,6 +18,7 @@ from dreamsim.data.windows import split
 from dreamsim.evaluation.episodes import Outcome
 from dreamsim.evaluation.judge import Judgement
 from dreamsim.evaluation.openloop import drift, trusted_horizon
+from dreamsim.evaluation.outcomes import foretell
 
 NOTE = "No environment was stepped: the episodes are recordings, their returns those of whoever acted in them."
 
@@ -78,4 +79,5 @@ def judge_recorded(
         about={"evaluation seed": seed, "evaluated at": when, **(about or {})},
         notes=[NOTE],
         tags=[],
+        outcomes=foretell(world, episodes, codec, seed=seed, device=device),
     )

@@ -39,7 +39,7 @@ class Judged(nn.Module):
     functions of (view, action, view after) -> (B,); None: the model's own. What ``proceed`` gives is the
     probability (B,) that the step does not end the episode. A part that has parameters is
     trained by ``fit``, not by ``loss``, which is the model's. Calibrate either with
-    ``dreamsim.evaluation.outcomes.calibrate``.
+    ``dreamsim.evaluation.outcomes.foretell``.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from dreamsim.data.collect import Collector
 from dreamsim.envs.adapt import adapt, vectorise
 from dreamsim.envs.dream import Dream
 from dreamsim.envs.toy import Corridor, Line
-from dreamsim.evaluation.outcomes import calibrate, lines
+from dreamsim.evaluation.outcomes import foretell, lines
 from dreamsim.imagination.imagine import Uniform, imagine
 from dreamsim.imagination.outcome import Classifier, Head, Judged, as_outcome, fit
 from worldmodels.decoder_free import DecoderFree
@@ -115,7 +115,7 @@ def test_a_head_learns_the_reward_and_is_calibrated_beside_the_models_own():
     torch.manual_seed(0)
     head = Head(codec.observation_space, codec.action_space)
     fit(head, LineModel(), windows(episodes, codec), 400)
-    own, judged = (calibrate(m, episodes, codec) for m in (LineModel(), Judged.around(LineModel(), reward=head)))
+    own, judged = (foretell(m, episodes, codec) for m in (LineModel(), Judged.around(LineModel(), reward=head)))
     assert judged.reward.error < 0.1 * own.reward.error and judged.reward.correlation > 0.95
     assert own.reward.bias == pytest.approx(7 - np.mean([e.reward.mean() for e in episodes]), abs=1e-3)
     assert np.isnan(own.reward.correlation) and "bias" in lines(own)[0]
@@ -135,10 +135,10 @@ def test_a_classifier_learns_where_life_ends():
     torch.manual_seed(0)
     part = Classifier(codec.observation_space, codec.action_space, threshold=0.5)
     fit(part, CorridorModel(), windows(episodes, codec), 400)
-    found = calibrate(Judged.around(CorridorModel(), proceed=part), episodes, codec).ends
+    found = foretell(Judged.around(CorridorModel(), proceed=part), episodes, codec).ends
     ends = sum(episode.terminated for episode in episodes)
     assert found.ends == ends > 0 and found.recall > 0.9 and found.precision > 0.9 and found.brier < found.base / 2
-    never = calibrate(CorridorModel(), episodes, codec)
+    never = foretell(CorridorModel(), episodes, codec)
     assert never.ends.recall == 0 and np.isnan(never.ends.precision)
     assert never.ends.brier == pytest.approx(ends / never.ends.steps)
 
