@@ -78,6 +78,15 @@ class Command(LightningCLI):
         assert isinstance(args, list)
         self.config = parser.parse_args(args)
 
+    def instantiate_classes(self) -> None:
+        """Build module and data; what one of them refuses is told as it said it, not as the parser lists it."""
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            if error.__cause__ is None or "Union subtypes" not in str(error):
+                raise
+            raise error.__cause__ from None
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer around the run folder."""
         folder = Path(self.config.fit.run)
