@@ -32,7 +32,7 @@ class Outcome(Protocol):
         """Return the new memory and the number (B,) of taking ``action`` (B, A) in ``view`` and reaching ``after``."""
 
 
-class Judged(nn.Module):
+class Overruled(nn.Module):
     """A world model whose reward, or whose end, another part decides: it dreams as before and is judged anew.
 
     ``reward`` and ``proceed`` are made with (view space, action space) and are Outcomes, or
@@ -58,15 +58,15 @@ class Judged(nn.Module):
         self._adopt()
 
     @classmethod
-    def around(cls, model: nn.Module, reward: Any = None, proceed: Any = None) -> Judged:
+    def around(cls, model: nn.Module, reward: Any = None, proceed: Any = None) -> Overruled:
         """Return a model that exists already, with Outcomes or functions that do."""
-        judged = cls.__new__(cls)
-        nn.Module.__init__(judged)
-        judged.model = model
+        overruled = cls.__new__(cls)
+        nn.Module.__init__(overruled)
+        overruled.model = model
         given = {"reward": reward, "proceed": proceed}
-        judged.parts = {name: as_outcome(part) for name, part in given.items() if part is not None}
-        judged._adopt()
-        return judged
+        overruled.parts = {name: as_outcome(part) for name, part in given.items() if part is not None}
+        overruled._adopt()
+        return overruled
 
     def start(self, obs: Obs) -> State:
         """Return the model's belief and each part's memory."""

@@ -17,7 +17,7 @@ from dreamsim.envs.dream import Dream
 from dreamsim.envs.toy import Corridor, Line
 from dreamsim.evaluation.outcomes import foretell, lines
 from dreamsim.imagination.imagine import Uniform, imagine
-from dreamsim.imagination.outcome import Classifier, Head, Judged, as_outcome, fit
+from dreamsim.imagination.outcome import Classifier, Head, Overruled, as_outcome, fit
 from worldmodels.decoder_free import DecoderFree
 
 CODEC = adapt(Line()).codec
@@ -69,7 +69,7 @@ def walked(make, count):
 
 
 def test_a_functions_reward_takes_the_models_place():
-    model = Judged.around(LineModel(), reward=near)
+    model = Overruled.around(LineModel(), reward=near)
     state = model.start({"observation": torch.tensor([[0.0], [0.5]])})
     _, reward, proceed = model.step(state, torch.tensor([[1.0], [-1.0]]))
     assert reward.tolist() == pytest.approx([1 - abs(0.1 - Line.GOAL), 1 - abs(0.4 - Line.GOAL)])
@@ -77,7 +77,7 @@ def test_a_functions_reward_takes_the_models_place():
 
 
 def test_a_part_with_a_memory_counts_in_dream_and_reality_alike_and_row_by_row():
-    model = Judged.around(LineModel(), reward=Steps(), proceed=Steps(3))
+    model = Overruled.around(LineModel(), reward=Steps(), proceed=Steps(3))
     starts = {"observation": torch.zeros(1, 1)}
     dream = Dream(model, starts, 2, 50, CODEC)
     dream.reset()
@@ -92,7 +92,7 @@ def test_a_part_with_a_memory_counts_in_dream_and_reality_alike_and_row_by_row()
 
 
 def test_what_the_model_can_do_it_still_can_also_as_a_copy():
-    model = copy.deepcopy(Judged.around(LineModel(), reward=Steps()))
+    model = copy.deepcopy(Overruled.around(LineModel(), reward=Steps()))
     state = model.start({"observation": torch.full((1, 1), 0.25)})
     assert find_power(model, Decodes)(state)["observation"].tolist() == [[0.25]]
     assert find_power(model, Uncertain) is None
@@ -101,7 +101,7 @@ def test_what_the_model_can_do_it_still_can_also_as_a_copy():
 
 def test_it_is_a_world_model_like_any_other():
     make = functools.partial(
-        Judged, model=functools.partial(DecoderFree, latent=16, width=16, encoder_width=16), reward=Head
+        Overruled, model=functools.partial(DecoderFree, latent=16, width=16, encoder_width=16), reward=Head
     )
     model = make(CODEC.observation_space, CODEC.action_space)
     assert check_world_model(model, CODEC.observation_space, CODEC.action_space)
@@ -115,7 +115,7 @@ def test_a_head_learns_the_reward_and_is_calibrated_beside_the_models_own():
     torch.manual_seed(0)
     head = Head(codec.observation_space, codec.action_space)
     fit(head, LineModel(), windows(episodes, codec), 400)
-    own, judged = (foretell(m, episodes, codec) for m in (LineModel(), Judged.around(LineModel(), reward=head)))
+    own, judged = (foretell(m, episodes, codec) for m in (LineModel(), Overruled.around(LineModel(), reward=head)))
     assert judged.reward.error < 0.1 * own.reward.error and judged.reward.correlation > 0.95
     assert own.reward.bias == pytest.approx(7 - np.mean([e.reward.mean() for e in episodes]), abs=1e-3)
     assert np.isnan(own.reward.correlation) and "bias" in lines(own)[0]
@@ -135,7 +135,7 @@ def test_a_classifier_learns_where_life_ends():
     torch.manual_seed(0)
     part = Classifier(codec.observation_space, codec.action_space, threshold=0.5)
     fit(part, CorridorModel(), windows(episodes, codec), 400)
-    found = foretell(Judged.around(CorridorModel(), proceed=part), episodes, codec).ends
+    found = foretell(Overruled.around(CorridorModel(), proceed=part), episodes, codec).ends
     ends = sum(episode.terminated for episode in episodes)
     assert found.ends == ends > 0 and found.recall > 0.9 and found.precision > 0.9 and found.brier < found.base / 2
     never = foretell(CorridorModel(), episodes, codec)
@@ -167,7 +167,7 @@ def windows(episodes, codec):
 def test_misuse_is_named():
     with pytest.raises(TypeError, match="expected an Outcome"):
         as_outcome(3)
-    model = Judged.around(LineModel(), reward=lambda view, action, after: after["observation"])
+    model = Overruled.around(LineModel(), reward=lambda view, action, after: after["observation"])
     with pytest.raises(ValueError, match=r"one number for each of 2 rows, got shape \(2, 1\)"):
         model.step(model.start({"observation": torch.zeros(2, 1)}), torch.zeros(2, 1))
     with pytest.raises(ValueError, match="between 0 and 1"):
