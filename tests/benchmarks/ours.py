@@ -20,7 +20,12 @@ from worldmodels.decoder_free import DecoderFree
 
 
 def build(
-    size: Size, imagined: int = 0, activation: str = "mish", dropout: float = 0.01, average: float = 0.0
+    size: Size,
+    imagined: int = 0,
+    activation: str = "mish",
+    dropout: float = 0.01,
+    average: float = 0.0,
+    compiled: bool = False,
 ) -> Learner:
     """Return a learner with TD-MPC2's settings; ``imagined`` 0 is the paper's policy objective."""
     torch.manual_seed(0)
@@ -38,7 +43,7 @@ def build(
     policy = SquashedGaussian(model.view_space, action_space, **widths)
     critic = functools.partial(QEnsemble, members=size.members, bins=size.bins, dropout=dropout, **widths)
     objective = PolicyPrior(model.view_space, action_space, critic, imagined=imagined)
-    return Learner(model, policy, objective, average=average)
+    return Learner(model, policy, objective, average=average, compiled=compiled)
 
 
 def build_lean(size: Size, imagined: int = 0) -> Learner:
