@@ -1,5 +1,6 @@
 """A user's own environment, world model, policy and objective, in one file outside our tree, named in a YAML."""
 
+import json
 import os
 import subprocess
 import sys
@@ -121,29 +122,48 @@ data:
 """
 
 
-def dreamsim(folder: Path, *arguments: str) -> str:
-    """Run the installed command as a user does, from the user's folder."""
+SEVERAL = """
+import json, sys
+from dreamsim.cli import main
+
+for arguments in json.loads(sys.argv[1]):
+    code = main(arguments)
+    if code:
+        sys.exit(code)
+    print("\\0")
+"""
+
+
+def told(folder: Path, *line: str | Path) -> str:
+    """Run a command line as a user does, from the user's folder; return all it says."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([SCRIPT, *arguments], cwd=folder, capture_output=True, text=True, env=environment)
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def several(folder: Path, *commands: str) -> list[str]:
+    """Run commands one after the other in one process, for starting one takes longest; return what each prints."""
+    arguments = json.dumps([command.split() for command in commands])
+    return told(folder, sys.executable, "-c", SEVERAL, arguments).split("\0")[:-1]
 
 
 def test_a_users_own_file_trains_is_judged_and_is_recorded_by_hash(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "mine.yaml").write_text(CONFIG)
-    assert "rows do not touch each other" in dreamsim(tmp_path, "check", "model", "mine.Model", "mine.Drift")
-    assert "dreamsim evaluate runs/mine" in dreamsim(tmp_path, "fit", "--config", "mine.yaml")
-    judged = dreamsim(tmp_path, "evaluate", "runs/mine", "--episodes", "3")
-    assert "your module mine: mine.py (sha256 " in judged and "3 real episodes" in judged
-    foreign = dreamsim(
-        tmp_path, "evaluate", "judged", "--policy", "mine.load", "--world", "mine.Drift", "--episodes", "3"
+    assert "dreamsim evaluate runs/mine" in told(tmp_path, SCRIPT, "fit", "--config", "mine.yaml")
+    checked, judged, foreign, beside = several(
+        tmp_path,
+        "check model mine.Model mine.Drift",
+        "evaluate runs/mine --episodes 3",
+        "evaluate judged --policy mine.load --world mine.Drift --episodes 3",
+        "evaluate runs/mine --policy mine.load --episodes 4",
     )
+    assert "rows do not touch each other" in checked
+    assert "your module mine: mine.py (sha256 " in judged and "3 real episodes" in judged
     assert "mine.load, 3 real episodes" in foreign and (tmp_path / "judged" / "report.html").is_file()
-    own = (tmp_path / "runs/mine/report.json").read_bytes()
-    beside = dreamsim(tmp_path, "evaluate", "runs/mine", "--policy", "mine.load", "--episodes", "3")
-    assert "report: runs/mine/judged/mine.load/report.html" in beside
-    assert "gap (dream - real)" in beside and (tmp_path / "runs/mine/report.json").read_bytes() == own
+    assert "gap (dream - real)" in beside and "report: runs/mine/judged/mine.load/report.html" in beside
+    assert len(json.loads((tmp_path / "runs/mine/report.json").read_text())["outcome"]["returns"]) == 3
     (tmp_path / "mine.py").write_text(MINE + "\n# changed\n")
-    longer = dreamsim(tmp_path, "fit", "--run", "runs/mine", "--resume", "--data.init_args.env_steps", "320")
+    longer = told(tmp_path, SCRIPT, "fit", "--run", "runs/mine", "--resume", "--data.init_args.env_steps", "320")
     assert "dreamsim: warning: mine.py has changed since the run was saved (sha256 then " in longer
