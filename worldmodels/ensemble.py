@@ -22,7 +22,7 @@ from dreamsim.core import tree
 from dreamsim.core.bagging import bagged, held_out
 from dreamsim.core.types import Learned, Obs, Segment
 from worldmodels.heads import binary_loss
-from worldmodels.nets import ACTIVATIONS
+from worldmodels.nets import activation_named
 
 State = dict[str, Tensor]
 
@@ -269,7 +269,7 @@ class Members(nn.Module):
         widths = [inputs, *[width] * layers, outputs]
         self.weights = nn.ParameterList([_weight(members, *pair) for pair in itertools.pairwise(widths)])
         self.biases = nn.ParameterList([nn.Parameter(torch.zeros(members, 1, size)) for size in widths[1:]])
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation_named(activation)
         # MBPO's ladder: a quarter, a half, three quarters of the last layer's decay, and the last.
         self.decays = [decay * min(0.25 * (place + 1), 0.75) for place in range(layers)] + [decay]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,7 +45,21 @@ def mish(x: Tensor) -> Tensor:
     return torch.addcdiv(x, x, torch.exp(x).add_(1).square_().add_(1), value=-2)
 
 
-ACTIVATIONS = {"mish": mish, "relu": F.relu, "silu": F.silu, "elu": F.elu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"mish": mish, "relu": F.relu, "silu": F.silu, "elu": F.elu}
+
+
+def activation_named(name: str) -> Callable[[Tensor], Tensor]:
+    """Return an activation, or raise ValueError with the names there are."""
+    if name not in ACTIVATIONS:
+        raise ValueError(f"there is no activation {name!r}; choose {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raise ValueError, naming it, for a size of a network below 1."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} of a network must be 1 or more, got {size}")
 
 
 def simnorm(x: Tensor, group: int) -> Tensor:
@@ -65,7 +79,7 @@ class NormedLinear(nn.Module):
         super().__init__()
         self.linear = _linear(inputs, outputs)
         self.norm = nn.LayerNorm(outputs)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation_named(activation)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the unit."""
@@ -115,10 +129,11 @@ class StackedMLP(nn.Module):
         self, members: int, inputs: int, hidden: int, outputs: int, activation: str = "mish", dropout: float = 0.0
     ) -> None:
         super().__init__()
+        check_sizes(members=members, inputs=inputs, hidden=hidden, outputs=outputs)
         self.members = members
         self.hidden = hidden
         self.dropout = dropout
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation_named(activation)
         self.weight1 = nn.Parameter(truncated_normal(torch.empty(members, inputs, hidden)))
         self.weight2 = nn.Parameter(truncated_normal(torch.empty(members, hidden, hidden)))
         self.weight3 = nn.Parameter(torch.zeros(members, hidden, outputs))
@@ -218,6 +233,7 @@ def truncated_normal(weight: Tensor, std: float = 0.02) -> Tensor:
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
+    check_sizes(inputs=inputs, outputs=outputs)
     layer = nn.Linear(inputs, outputs)
     truncated_normal(layer.weight)
     nn.init.zeros_(layer.bias)

@@ -16,7 +16,7 @@ from dreamsim.core import tree
 from dreamsim.core.protocols import FitsStatistics, KeepsBeliefs, Revises, find_power
 from dreamsim.core.random import derive_seed
 from dreamsim.core.run import describe, load, load_weights, save, view_space, weights
-from dreamsim.data.module import Draws, Experience
+from dreamsim.data.module import Draws, Experience, at_least
 from dreamsim.imagination.explore import Explorer, Noisy, Sampled
 from dreamsim.imagination.imagine import Believer, Greedy
 from dreamsim.training.callbacks import Collect, Evaluate, Keep, Progress, due
@@ -60,6 +60,7 @@ class FitJoint(lightning.LightningModule):
         compiled: bool = False,
     ) -> None:
         super().__init__()
+        at_least(0, threads=threads)
         self.threads, self.compiled = threads, compiled
         self.automatic_optimization = False
         self._make_model, self._make_policy, self._make_objective = model, policy, objective

@@ -67,6 +67,8 @@ class Learner:
         self._flats, groups = _flatten_groups(groups, [] if learn_model else list(model.parameters()))
         self.optimiser = (optimiser or _adam)(groups)
         self._rates = [group["lr"] for group in self.optimiser.param_groups]
+        if min(self._rates) <= 0:
+            raise ValueError(f"learning rates must be above 0, got {min(self._rates)}")
 
     def set_rate(self, share: float) -> None:
         """Multiply every group's learning rate by ``share`` of its first value."""

@@ -7,7 +7,7 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional as F
 
-from worldmodels.nets import Encoder, StackedMLP, mish, shifted
+from worldmodels.nets import Encoder, StackedMLP, mish, mlp, shifted
 
 
 @pytest.mark.parametrize("rows", [3, 3000])
@@ -62,3 +62,17 @@ def test_stacks_of_images_are_images_of_all_their_channels_and_shifted_only_whil
     single = encoder.towers["image"](image.reshape(35, 6, 16, 16).float() / 255 - 0.5)
     torch.testing.assert_close(calm.reshape(35, 8), encoder.hidden(single))
     assert not torch.equal(encoder.train()({"image": image}), calm)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: mlp(4, [0], 2), "outputs of a network must be 1 or more, got 0"),
+        (lambda: mlp(4, [8], 2, activation="foo"), "no activation 'foo'; choose mish, relu"),
+        (lambda: StackedMLP(0, 4, 8, 2), "members of a network must be 1 or more, got 0"),
+        (lambda: StackedMLP(2, 4, -3, 2), "hidden of a network must be 1 or more, got -3"),
+    ],
+)
+def test_sizes_and_names_that_mean_nothing_are_refused(make, said):
+    with pytest.raises(ValueError, match=said):
+        make()
