@@ -141,7 +141,7 @@ def page(record: dict[str, Any]) -> str:
         "A world model learns from stored episodes, without an environment; a policy learns inside it while it stays "
         "as it is; then the policy plays in the real environment. One seed each: a demonstration, not a comparison.",
         "",
-        "A frozen world must be learned well: from one of 4,000 gradient steps instead of 14,000 (commit dd33081, the same "
+        "A frozen world must be learned well: in one of 4,000 gradient steps instead of 14,000 (commit dd33081, equal "
         "recordings of cartpole-swingup) the policy earned 132 in reality while the dream told 711.",
         "",
         f"Command: `{record['command']}`. Commit: {record['commit']}.",
