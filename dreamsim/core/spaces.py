@@ -141,6 +141,11 @@ class Codec:
         return np.concatenate([np.full(action_size(part), says(part)) for part in self._action_parts.values()])
 
 
+def as_seen(stored: np.ndarray) -> np.ndarray:
+    """Return stored observations in the types that models see: uint8 as it is, every other number as float32."""
+    return stored if stored.dtype == np.uint8 else stored.astype(np.float32, copy=False)
+
+
 def space_to_json(space: spaces.Space) -> dict[str, Any]:
     """Describe a space in plain JSON."""
     if isinstance(space, spaces.Dict):

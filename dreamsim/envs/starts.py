@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dreamsim.core import tree
 from dreamsim.core.protocols import WorldModel
+from dreamsim.core.spaces import as_seen
 from dreamsim.core.types import Before, Episode, Obs, Segment, State
 
 Starts = Segment | Obs | Iterable[Episode]
@@ -86,7 +87,7 @@ def from_any_step(episodes: Sequence[Episode], count: int = 4096, seed: int = 0)
     drawn = np.sort(np.random.default_rng(seed).permutation(len(places))[:count])
     index = torch.tensor([places[place] for place in drawn])
     rows = [
-        {name: torch.from_numpy(value[step : step + 1].copy()) for name, value in episodes[number].obs.items()}
+        {name: torch.from_numpy(as_seen(value[step : step + 1]).copy()) for name, value in episodes[number].obs.items()}
         for number, step in index.tolist()
     ]
     none = torch.zeros(len(rows), 0)
@@ -95,7 +96,10 @@ def from_any_step(episodes: Sequence[Episode], count: int = 4096, seed: int = 0)
 
 
 def _first_observations(episodes: Iterable[Episode]) -> Obs:
-    rows = [{name: torch.from_numpy(value[0].copy()) for name, value in episode.obs.items()} for episode in episodes]
+    rows = [
+        {name: torch.from_numpy(as_seen(value[:1])[0].copy()) for name, value in episode.obs.items()}
+        for episode in episodes
+    ]
     if not rows:
         raise ValueError("a dream needs at least one real start, got no episodes")
     return tree.stack(rows)

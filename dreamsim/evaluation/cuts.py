@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from dreamsim.core.spaces import Scale
+from dreamsim.core.spaces import Scale, as_seen
 from dreamsim.core.types import Episode, Obs
 
 
@@ -79,7 +79,7 @@ def take(
     left = np.minimum([cut.left for cut in cuts], length - np.array(context))
     ended = [e.terminated and cut.left == kept for e, cut, kept in zip(chosen, cuts, left, strict=True)]
     return Batch(
-        {name: torch.from_numpy(value).to(device) for name, value in obs.items()},
+        {name: torch.from_numpy(as_seen(value)).to(device) for name, value in obs.items()},
         torch.from_numpy(action.astype(np.float32)).to(device),
         None if reward is None else torch.from_numpy(reward.astype(np.float32)).to(device),
         torch.from_numpy(left).to(device),

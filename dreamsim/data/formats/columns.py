@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from dreamsim.core import text
 from dreamsim.core.leaf import Bytes, decoder, encoded_space, encoder, is_image
+from dreamsim.core.spaces import _walk
 
 Columns = Any
 """A tree of dicts and tuples like the space it belongs to; its leaves are arrays (N, ...) or lists of N strings."""
@@ -32,7 +33,8 @@ def encode(space: spaces.Space, columns: Columns) -> list[np.ndarray]:
 
 def observations(space: spaces.Space, names: list[str], columns: Columns) -> dict[str, np.ndarray]:
     """Return observations (T+1, ...) under the codec's ``names``: ``list(codec.observation_space.spaces)``."""
-    return dict(zip(names, encode(space, columns), strict=True))
+    found = dict(zip(_order(space), encode(space, columns), strict=True))
+    return {name: found[name] for name in names}
 
 
 def actions(space: spaces.Space, columns: Columns) -> np.ndarray:
@@ -52,7 +54,12 @@ def decode(space: spaces.Space, encoded: list[np.ndarray]) -> Columns:
 
 def decode_observations(space: spaces.Space, names: list[str], obs: Mapping[str, np.ndarray]) -> Columns:
     """Return the raw observations (T+1, ...) of an episode's ``obs``; the inverse of ``observations``."""
-    return decode(space, [obs[name] for name in names])
+    return decode(space, [obs[name] for name in sorted(names, key=_order(space).index)])
+
+
+def _order(space: spaces.Space) -> list[str]:
+    """Return the codec's names in the order of the space; a Dict of them is sorted by name, "10" before "2"."""
+    return [name for name, _ in _walk(space, "")]
 
 
 def decode_actions(space: spaces.Space, vectors: np.ndarray) -> Columns:
@@ -86,9 +93,7 @@ def _refuse(array: np.ndarray) -> np.ndarray:
 
 
 def exact(array: np.ndarray) -> np.ndarray:
-    """Return narrow types as they are, wide ones as float32 where that holds every number."""
-    if array.dtype.itemsize < 4:
-        return array
+    """Return float32 where it holds every number, else the array as it is."""
     with np.errstate(over="ignore", invalid="ignore"):
         small = array.astype(np.float32)
         same = np.array_equal(small.astype(array.dtype), array, equal_nan=array.dtype.kind == "f")
