@@ -29,17 +29,16 @@ class Format(NamedTuple):
     words: str
     reads: bool = True
     writes: bool = False
-    extra: str = ""  # the extra that holds what it needs; empty: nothing
 
 
 _HERE = "dreamsim.data.formats."
 FORMATS = {
     "store": Format(_HERE + "stores", "a store of ours, or a folder of several alike", writes=True),
-    "minari": Format(_HERE + "minari", "a Minari dataset", writes=True, extra="data"),
-    "minari-arrow": Format(_HERE + "minari_arrow", "a Minari dataset, Arrow inside", False, True, "data"),
-    "lerobot": Format(_HERE + "lerobot", "a LeRobot dataset, v2.0 to v3.0", writes=True, extra="data"),
-    "videos": Format(_HERE + "videos", "a folder of videos with actions beside them", extra="data"),
-    "hdf5": Format(_HERE + "hdf5", "an HDF5 file of robomimic or D4RL", extra="data"),
+    "minari": Format(_HERE + "minari", "a Minari dataset", writes=True),
+    "minari-arrow": Format(_HERE + "minari_arrow", "a Minari dataset, Arrow inside", False, True),
+    "lerobot": Format(_HERE + "lerobot", "a LeRobot dataset, v2.0 to v3.0", writes=True),
+    "videos": Format(_HERE + "videos", "a folder of videos with actions beside them"),
+    "hdf5": Format(_HERE + "hdf5", "an HDF5 file of robomimic or D4RL"),
     "traces": Format(_HERE + "traces", "text traces, JSON lines of a step or an episode each", writes=True),
 }
 

@@ -48,6 +48,9 @@ def main(arguments: list[str]) -> int:
     except MemoryError:
         say(error=f"needs more than {job.memory} MiB of memory; allow more with --memory", memory=True)
         return 1
+    except ImportError as error:
+        say(error=f"needs a package more ({error}); pip install 'dreamsim-engine[data]'")
+        return 1
     except Exception as error:
         from dreamsim.data.formats.recording import words
 

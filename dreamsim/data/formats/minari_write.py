@@ -74,4 +74,5 @@ def _infos(episode: Any) -> dict[str, Any] | None:
 
 def _untold(episode: Any) -> set[str]:
     lost = {f"trace {name!r}" for name in episode.trace if not name.startswith("info/")}
+    lost |= {"that no reward was recorded (0 is written)"} if episode.reward is None else set()
     return lost | ({"time"} if episode.time is not None else set()) | ({LAST} & episode.meta.keys())

@@ -96,7 +96,7 @@ def _follow(process: subprocess.Popen, job: Job) -> dict[str, Any]:
 def _result(job: Job, last: dict[str, Any], code: int, late: bool, errors: str) -> dict[str, Any]:
     if "ended" in last:
         return last["ended"]
-    what = f"{job.source}, read as {job.name}" if job.task == "read" else f"{job.target}, written as {job.name}"
+    what = f"{job.source}, read as {job.name}" if job.task == "read" else f"written as {job.name}"
     if late or -code == signal.SIGXCPU:
         raise ChildDied(f"{what}: not done after {job.seconds} s; allow more with --seconds")
     if "error" in last:
