@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         say(error=f"needs more than {job.memory} MiB of memory; allow more with --memory", memory=True)
         return 1
     except ImportError as error:
-        say(error=f"needs a package more ({error}); pip install 'dreamsim-engine[data]'")
+        say(error=f"needs a package more ({error}); pip install -c constraints.txt -e '.[data]'")
         return 1
     except Exception as error:
         from dreamsim.data.formats.recording import words
