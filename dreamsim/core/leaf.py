@@ -13,6 +13,8 @@ Coder = Callable[[Any], Any]
 
 CHANNELS = (1, 3, 4)
 SMALLEST_IMAGE = 8
+SURELY_IMAGE = 16  # neighbouring sides from here on, in bytes of the whole range, are no grid of codes
+EXACT = 2**24  # float32 holds every whole number up to here
 
 
 class Bytes(spaces.Box):
@@ -48,6 +50,7 @@ def encoded_space(name: str, space: spaces.Space) -> spaces.Box:
         return space
     if isinstance(space, spaces.Box):
         _refuse_float_image(name, space)
+        _refuse_odd_image(name, space)
         low, high = (np.atleast_1d(side).astype(np.float32) for side in (space.low, space.high))
         return spaces.Box(low, high, dtype=np.float32)
     if isinstance(space, spaces.Discrete):
@@ -96,7 +99,7 @@ def decoder(space: spaces.Space) -> Coder:
     if isinstance(space, spaces.MultiDiscrete):
         return _choices_decoder(space)
     if isinstance(space, spaces.Text):
-        return _bytes_text
+        return functools.partial(_bytes_text, space=space)
     raise ValueError(f"no decoding for a space of type {type(space).__name__}")
 
 
@@ -107,9 +110,14 @@ def _image_encoder(space: spaces.Box) -> Coder:
 
 
 def _image_decoder(space: spaces.Box) -> Coder:
-    if _channels_last(space):
-        return lambda array: np.ascontiguousarray(np.moveaxis(np.asarray(array), -3, -1))
-    return np.asarray
+    last, whole = _channels_last(space), bool((space.low == 0).all() and (space.high == 255).all())
+
+    def decode(array: np.ndarray) -> np.ndarray:
+        value = np.asarray(array)
+        value = np.ascontiguousarray(np.moveaxis(value, -3, -1)) if last else value
+        return value if whole else np.clip(value, space.low, space.high)
+
+    return decode
 
 
 def _scalar(value: Any) -> np.ndarray:
@@ -123,8 +131,11 @@ def _box_decoder(space: spaces.Box) -> Coder:
 
     def decode(array: np.ndarray) -> np.ndarray:
         value = np.asarray(array, np.float64).reshape(shape)
-        value = np.rint(value) if dtype.kind in "iu" else value
-        return np.asarray(np.minimum(np.maximum(value, low), high), dtype)
+        if dtype.kind == "f":
+            return np.asarray(np.minimum(np.maximum(value, low), high), dtype)
+        value = np.rint(value)
+        inside = (value > low) & (value < high)  # the ends are taken as they are: float64 cannot hold those of int64
+        return np.where(inside, np.where(inside, value, 0).astype(dtype), np.where(value >= high, high, low))
 
     return decode
 
@@ -155,18 +166,22 @@ def _text_bytes(value: str, length: int) -> np.ndarray:
     return text.encode([value], length)[0].numpy()
 
 
-def _bytes_text(array: np.ndarray) -> str:
+def _bytes_text(array: np.ndarray, space: spaces.Text) -> str:
+    """Return what can be read, without the characters that the space lacks; it may be shorter than the space allows."""
     from dreamsim.core import text
 
-    return text.decode(np.asarray(array)[None])[0]
+    said = text.decode(np.asarray(array)[None])[0]
+    return "".join(c for c in said if c in space.character_set)[: space.max_length]
 
 
 def action_bounds(name: str, space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(space, spaces.Box):
         low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        largest = np.finfo(np.float32).max if space.dtype.kind == "f" else EXACT + 1
+        if not (np.abs([low, high]) < largest).all():  # float types' largest numbers mean "no bounds" as well
             raise ValueError(
-                f"action {name!r} has no finite bounds (low {space.low}, high {space.high}), so it cannot be scaled "
+                f"action {name!r} has no finite bounds (low {space.low}, high {space.high}, {space.dtype}; whole "
+                f"numbers may reach {EXACT}), so it cannot be scaled "
                 "to [-1, 1]; wrap the environment in gymnasium.wrappers.RescaleAction or declare its real limits"
             )
         return low, high
@@ -198,19 +213,34 @@ def choices(space: spaces.Space, start: int) -> Iterator[slice]:
 
 
 def holds_integers(space: spaces.Space) -> bool:
-    return isinstance(space, spaces.MultiBinary) or (
-        isinstance(space, spaces.Box) and bool(np.issubdtype(space.dtype, np.integer))
-    )
+    return isinstance(space, spaces.MultiBinary) or (isinstance(space, spaces.Box) and space.dtype.kind in "iub")
 
 
 def _refuse_float_image(name: str, space: spaces.Box) -> None:
-    """A colour image as float would reach models in another layout and range than the same image as uint8."""
+    """An image in another type would reach models in another layout and range than the same image as uint8."""
     large = len(space.shape) in (3, 4) and sorted(space.shape[-3:])[1] >= SMALLEST_IMAGE
-    colour = large and _has_image_shape(space) and 3 in (space.shape[-1], space.shape[-3])
-    if space.dtype.kind == "f" and colour and (space.low.min(), space.high.max()) in ((0, 1), (0, 255)):
+    if space.dtype == np.uint8 or not large or not _has_image_shape(space):
+        return
+    colour, ends = 3 in (space.shape[-1], space.shape[-3]), (space.low.min(), space.high.max())
+    # Grey planes in 0..1 are as likely masks or heights, which stay as they are.
+    if ends == (0, 255) or (colour and space.dtype.kind == "f" and ends == (0, 1)):
         raise ValueError(
-            f"observation {name!r} looks like a colour image held as {space.dtype} in [0, {space.high.max():g}]; "
+            f"observation {name!r} looks like a {'colour ' if colour else ''}image held as {space.dtype} in "
+            f"[0, {space.high.max():g}]; "
             "give images as uint8 in [0, 255] (gymnasium.wrappers.TransformObservation can convert it)"
+        )
+
+
+def _refuse_odd_image(name: str, space: spaces.Box) -> None:
+    """An image whose channels cannot be told would reach models as numbers up to 255, four times as large."""
+    shape = space.shape
+    pairs = [(-2, -1)] if len(shape) == 2 else [(-2, -1), (-3, -2)] if len(shape) in (3, 4) else []
+    large = any(min(shape[one], shape[two]) >= SURELY_IMAGE for one, two in pairs)
+    if space.dtype == np.uint8 and large and (space.low.min(), space.high.max()) == (0, 255):
+        raise ValueError(
+            f"observation {name!r} looks like an image, but its shape {shape} is not (H, W, C) or (C, H, W) with 1, 3 "
+            "or 4 channels, nor a stack (K, H, W, C); add the channel axis, or stack frames on an axis of their own "
+            "(gymnasium.wrappers.ReshapeObservation or TransformObservation)"
         )
 
 

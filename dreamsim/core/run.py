@@ -164,10 +164,10 @@ def read(folder: Path) -> dict[str, Any]:
         raise BadRun(f"{folder} holds no run.json: it is no run folder, or its run ended before it first saved")
     try:
         content = json.loads(file.read_text())
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number without end, too deep
         raise BadRun(f"{file} is not valid JSON ({error}); restore it from a copy") from error
     version = content.get("format") if isinstance(content, dict) else None
-    if version is None:
+    if type(version) is not int:
         raise BadRun(f"{file} is no record of a run: it names no format; restore it from a copy")
     while version != FORMAT:
         if version not in MIGRATIONS:

@@ -10,6 +10,7 @@ one-hot in both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,8 @@ from dreamsim.core.leaf import (
     holds_integers,
     is_image,
 )
+
+LARGEST = 2**27  # values of one part of a space that is read from a file
 
 
 class Scale:
@@ -62,13 +65,17 @@ class Codec:
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         self.raw_observation_space = observation_space
         self.raw_action_space = action_space
-        self._parts = dict(_walk(observation_space, ""))
+        self._parts = _named(_walk(observation_space, ""))
+        if not self._parts:
+            raise ValueError(f"the observation space {observation_space} holds nothing; it needs 1 or more parts")
         self.observation_space = spaces.Dict({name: encoded_space(name, part) for name, part in self._parts.items()})
         self._encoders = [(name, path, encoder(self._parts[name])) for name, path in _walk_paths(observation_space)]
-        self._action_parts = dict(_walk(action_space, "", alone="action"))
+        self._action_parts = _named(_walk(action_space, "", alone="action"))
         self._action_slices = _slices(self._action_parts)
         nested = isinstance(action_space, (spaces.Dict, spaces.Tuple))
         bounds = [action_bounds(name, part) for name, part in self._action_parts.items()]
+        if not sum(len(low) for low, _ in bounds):
+            raise ValueError(f"the action space {action_space} holds nothing; an action has 1 or more components")
         self._decode_alone = None if nested else decoder(action_space)
         low, high = (np.concatenate(side) for side in zip(*bounds, strict=True))
         onehot = self._components(lambda part: not isinstance(part, spaces.Box))
@@ -158,13 +165,15 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
         low, high = (_bounds_to_json(side) for side in (space.low, space.high))
         return {"type": "Box", "low": low, "high": high, "shape": list(space.shape), "dtype": str(space.dtype)}
     if isinstance(space, spaces.Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiDiscrete):
-        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        nvec, start = space.nvec.tolist(), space.start.tolist()
+        return {"type": "MultiDiscrete", "nvec": nvec, "start": start, "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else [int(n) for n in space.n]}
     if isinstance(space, spaces.Text):
-        return {"type": "Text", "max_length": space.max_length, "charset": "".join(sorted(space.character_set))}
+        lengths = {"min_length": space.min_length, "max_length": space.max_length}
+        return {"type": "Text", **lengths, "charset": "".join(space.character_list)}
     raise ValueError(
         f"cannot describe a space of type {type(space).__name__}; "
         "supported: Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple"
@@ -172,41 +181,72 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
 
 
 def space_from_json(data: dict[str, Any]) -> spaces.Space:
-    """Return the space that ``space_to_json`` described."""
-    kind = data["type"]
-    if kind == "Dict":
-        return spaces.Dict({name: space_from_json(part) for name, part in data["spaces"].items()})
+    """Return the space that ``space_to_json`` described. Raises ValueError for anything else."""
+    try:
+        return _from_json(data)
+    except (KeyError, TypeError, AttributeError, AssertionError, OverflowError, RecursionError) as error:
+        raise ValueError(f"no description of a space ({error!r})") from error
+
+
+def _from_json(data: dict[str, Any]) -> spaces.Space:
+    kind, dtype = data["type"], np.dtype(data.get("dtype", np.int64))
+    if kind == "Dict":  # a list of pairs keeps its order, which actions are laid out in
+        return spaces.Dict([(name, _from_json(part)) for name, part in data["spaces"].items()])
     if kind == "Tuple":
-        return spaces.Tuple([space_from_json(part) for part in data["spaces"]])
+        return spaces.Tuple([_from_json(part) for part in data["spaces"]])
     if kind == "Bytes":
-        return Bytes(data["length"])
+        return Bytes(_counted(data["length"]))
     if kind == "Box":
-        shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
+        shape = tuple(data["shape"])
+        _counted(*shape)
         low, high = (_bounds_from_json(data[side], shape, dtype) for side in ("low", "high"))
         return spaces.Box(low, high, shape, dtype)
     if kind == "Discrete":
-        return spaces.Discrete(data["n"], start=data["start"])
+        return spaces.Discrete(_counted(data["n"]), start=data["start"], dtype=dtype.type)
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(data["nvec"], start=data["start"])
+        _counted(int(np.sum(data["nvec"])))
+        start = None if data["start"] is None else np.array(data["start"], dtype)
+        return spaces.MultiDiscrete(np.array(data["nvec"], dtype), dtype.type, start=start)
     if kind == "MultiBinary":
+        _counted(*np.atleast_1d(data["n"]).tolist())
         return spaces.MultiBinary(data["n"])
     if kind == "Text":
-        return spaces.Text(data["max_length"], charset=data["charset"])
+        _counted(data["max_length"])
+        return spaces.Text(data["max_length"], min_length=data.get("min_length", 1), charset=data["charset"])
     raise ValueError(f"unknown kind of space {kind!r}")
+
+
+def _counted(*sizes: int) -> int:
+    """Return the product of sizes, refusing what a damaged file could name and no memory could hold."""
+    product = math.prod(sizes)
+    if min(sizes, default=0) < 0 or product > LARGEST:
+        raise ValueError(f"a space of {sizes} values; expected 0 to {LARGEST}")
+    return product
 
 
 def _walk(space: spaces.Space, prefix: str, alone: str | None = None):
     """Yield (name, leaf space) of a nested space; a space that is not nested gets one name."""
     if isinstance(space, spaces.Dict):
         for name, part in space.spaces.items():
-            if "/" in name:
-                raise ValueError(f'observation name {name!r} contains "/", which joins nested names; rename it')
+            if not isinstance(name, str) or not name:
+                raise ValueError(f"the name {name!r} of a part of a Dict space is empty or no text; rename it")
             yield from _walk(part, f"{prefix}{name}/")
     elif isinstance(space, spaces.Tuple):
         for number, part in enumerate(space.spaces):
             yield from _walk(part, f"{prefix}{number}/")
     else:
         yield prefix[:-1] or alone or _name_alone(space), space
+
+
+def _named(leaves: Iterator[tuple[str, spaces.Space]]) -> dict[str, spaces.Space]:
+    parts: dict[str, spaces.Space] = {}
+    for name, part in leaves:
+        if name in parts:
+            raise ValueError(
+                f'two parts of a space are called {name!r}, for "/" joins nested names; rename one of them'
+            )
+        parts[name] = part
+    return parts
 
 
 def _walk_paths(space: spaces.Space, prefix: str = "", path: tuple = ()) -> Iterator[tuple[str, tuple]]:
@@ -262,5 +302,5 @@ def _bounds_to_json(side: np.ndarray) -> Any:
 
 def _bounds_from_json(side: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     values = [float(v) if isinstance(v, str) else v for v in (side if isinstance(side, list) else [side])]
-    array = np.array(values, None if dtype.kind in "iu" else np.float64).astype(dtype)
+    array = np.array(values, dtype if dtype.kind in "iu" else np.float64).astype(dtype)
     return np.full(shape, array[0], dtype) if len(values) == 1 else array.reshape(shape)

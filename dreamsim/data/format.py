@@ -42,8 +42,10 @@ def read_about(folder: Path) -> dict[str, Any]:
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
         missing = {"format", "observation_space", "action_space", "rate", "meta"} - about.keys()
-        version = int(about["format"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        version = about["format"]
+        if type(version) is not int or not isinstance(about.get("meta", {}), dict):
+            raise TypeError(f"format {version!r}, meta of {type(about.get('meta')).__name__}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedStore(f"{path} cannot be read ({error}); put it back from a copy") from error
     if version > FORMAT:
         raise DamagedStore(f"{path} has format {version}, this program reads up to {FORMAT}; update dreamsim-engine")

@@ -73,7 +73,10 @@ class Store(Sequence[Episode]):
             self._refuse_reader()
             with self._writing():
                 about = migrate(self.folder)
-        self.codec = Codec(space_from_json(about["observation_space"]), space_from_json(about["action_space"]))
+        try:
+            self.codec = Codec(space_from_json(about["observation_space"]), space_from_json(about["action_space"]))
+        except ValueError as error:
+            raise DamagedStore(f"{self.folder / 'store.json'}: {error}; put it back from a copy") from error
         self.rate: float | None = about["rate"]
         self.meta: dict[str, Any] = about["meta"]
         self._scan()

@@ -98,6 +98,11 @@ class Chunk(gym.Wrapper):
         self._length = length
         self.action_space = spaces.Tuple([env.action_space] * length)
         parts = {_plain(name): part for name, part in self._codec.observation_space.items()}
+        if "frames" in parts or len(parts) < len(self._codec.observation_space.spaces):
+            raise ValueError(
+                f"observations {sorted(self._codec.observation_space)} cannot be chunked: two become one name when "
+                '"/" is written ".", or one is "frames", which counts the real ones; rename it'
+            )
         self.observation_space = spaces.Dict(
             {name: batch_space(part, length) for name, part in parts.items()}
             | {"frames": spaces.Box(1, length, (1,), np.float32)}

@@ -89,9 +89,21 @@ def test_asymmetric_bounds_are_met_at_both_ends():
     assert codec.settle(np.array([0, 0.5])).tolist() == [0, 3.75]
 
 
-def test_an_action_without_bounds_is_refused_with_the_cure():
-    with pytest.raises(ValueError, match="RescaleAction"):
-        Codec(NUMBER, spaces.Box(-1, np.inf, (1,), np.float32))
+@pytest.mark.parametrize(
+    "low, high, dtype",
+    [
+        (-1, np.inf, np.float32),
+        (0, np.finfo(np.float32).max, np.float32),
+        (-np.finfo(np.float64).max, np.finfo(np.float64).max, np.float64),
+        (-np.inf, np.inf, np.int64),
+        (0, 2**31 - 1, np.int32),
+    ],
+)
+def test_an_action_without_bounds_is_refused_with_the_cure(low, high, dtype):
+    with pytest.raises(ValueError, match=r"'action' has no finite bounds.*RescaleAction"):
+        Codec(NUMBER, spaces.Box(low, high, (1,), dtype))
+    with pytest.raises(ValueError, match="'arm/0' has no finite bounds"):
+        Codec(NUMBER, spaces.Dict({"arm": spaces.Tuple([spaces.Box(low, high, (1,), dtype)])}))
 
 
 def test_a_vector_in_the_unit_box_passes_bit_for_bit():
@@ -122,6 +134,38 @@ def test_both_layouts_of_an_image_read_alike():
 def test_a_colour_image_as_float_is_refused_with_the_cure(shape, high):
     with pytest.raises(ValueError, match="uint8"):
         Codec(spaces.Box(0, high, shape, np.float32), NUMBER)
+
+
+@pytest.mark.parametrize("shape", [(16, 12, 1), (1, 16, 12), (16, 12, 3), (2, 4, 16, 12)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+def test_an_image_up_to_255_in_another_type_is_refused(shape, dtype):
+    with pytest.raises(ValueError, match=r"'image'.*image.*uint8"):
+        Codec(spaces.Dict({"image": spaces.Box(0, 255, shape, dtype)}), NUMBER)
+
+
+@pytest.mark.parametrize("shape", [(84, 84), (84, 84, 9), (12, 84, 84), (5, 84, 84, 2)])
+def test_an_image_whose_channels_cannot_be_told_is_refused(shape):
+    with pytest.raises(ValueError, match="channel axis"):
+        Codec(spaces.Box(0, 255, shape, np.uint8), NUMBER)
+
+
+def test_planes_and_masks_stay_as_they_are():
+    for space in (
+        spaces.Box(0, 1, (1, 64, 64), np.float32),
+        spaces.Box(0, 1, (64, 64), np.uint8),
+        spaces.Box(-1, 1, (64, 64, 3), np.float32),
+        spaces.Box(0, 255, (128,), np.uint8),
+        spaces.Box(0, 255, (8, 8), np.uint8),
+        spaces.Box(0, 1, (10, 10, 7), bool),
+    ):
+        encoded = Codec(space, NUMBER).observation_space["observation"]
+        assert (encoded.shape, encoded.dtype) == (space.shape, np.float32)
+        assert (encoded.low.min(), encoded.high.max()) == (space.low.min(), space.high.max())
+
+
+def test_an_image_of_a_narrower_range_is_decoded_into_its_space():
+    space = spaces.Box(0, 9, (8, 8, 3), np.uint8)
+    assert space.contains(Codec(space, NUMBER).decode_obs({"image": np.full((3, 8, 8), 200, np.uint8)}))
 
 
 @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 4, 4), (3, 8, 3), (4, 9, 1)])
@@ -160,11 +204,45 @@ def test_text_travels_as_padded_bytes():
     assert space_from_json(json.loads(json.dumps(space_to_json(encoded)))) == encoded
 
 
-def test_a_name_with_a_slash_is_refused():
-    with pytest.raises(ValueError, match="rename"):
-        Codec(spaces.Dict({"a/b": NUMBER}), NUMBER)
+def test_names_that_become_one_are_refused():
+    flat = spaces.Dict({"a/b": NUMBER})  # as a nested space looks once it is encoded
+    assert Codec(flat, NUMBER).observation_space == flat
+    with pytest.raises(ValueError, match=r"'a/b'.*rename"):
+        Codec(spaces.Dict({"a/b": NUMBER, "a": spaces.Dict({"b": NUMBER})}), NUMBER)
+    for name in ("", 3):
+        with pytest.raises(ValueError, match="rename"):
+            Codec(spaces.Dict({name: NUMBER}), NUMBER)
 
 
-def test_an_unknown_space_is_named():
-    with pytest.raises(ValueError, match=r"'graph'.*Graph"):
-        Codec(spaces.Dict({"graph": spaces.Graph(NUMBER, None)}), NUMBER)
+def test_spaces_that_hold_nothing_are_refused():
+    with pytest.raises(ValueError, match="holds nothing"):
+        Codec(spaces.Dict({}), NUMBER)
+    with pytest.raises(ValueError, match="holds nothing"):
+        Codec(NUMBER, spaces.Tuple([spaces.Box(0, 1, (0,))]))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Graph(NUMBER, None), spaces.Sequence(NUMBER), spaces.OneOf([NUMBER, spaces.Discrete(2)])],
+    ids=["Graph", "Sequence", "OneOf"],
+)
+def test_a_space_without_an_encoding_is_refused_by_name(space):
+    kind = type(space).__name__
+    for odd in (spaces.Dict({"odd": space}), spaces.Dict({"odd": spaces.Discrete(2), "part": space})):
+        with pytest.raises(ValueError, match=f"'(odd|part)'.*{kind}.*supported"):
+            Codec(odd, NUMBER)
+        with pytest.raises(ValueError, match=f"'(odd|part)'.*{kind}.*supported"):
+            Codec(NUMBER, odd)
+    with pytest.raises(ValueError, match=kind):
+        space_to_json(space)
+
+
+def test_text_is_no_action():
+    with pytest.raises(ValueError, match=r"'action'.*Text.*supported"):
+        Codec(NUMBER, spaces.Text(3))
+
+
+def test_what_is_read_as_text_lies_in_the_space_as_far_as_it_is_said():
+    codec = Codec(spaces.Text(3, min_length=0, charset="ab"), NUMBER)
+    dreamt = np.array([*b"xaybab", *[255] * 6], np.uint8)
+    assert codec.decode_obs({"text": dreamt}) == "aba"
