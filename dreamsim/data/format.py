@@ -45,6 +45,8 @@ def read_about(folder: Path) -> dict[str, Any]:
         version = about["format"]
         if type(version) is not int or not isinstance(about.get("meta", {}), dict):
             raise TypeError(f"format {version!r}, meta of {type(about.get('meta')).__name__}")
+        if not (about.get("rate") is None or type(about["rate"]) in (int, float)):
+            raise TypeError(f"rate {about['rate']!r} is no number of steps per second")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedStore(f"{path} cannot be read ({error}); put it back from a copy") from error
     if version > FORMAT:
