@@ -160,7 +160,7 @@ CASES = {
         "cases/test_runs.py::test_counters_and_rates_do_not_depend_on_how_many_groups_are_learned",
         "training/test_joint.py::test_counters_count_what_happened",
     ),
-    # Several devices are refused, so that ranks cannot be uneven; whoever allows them owes the test of 5 against 3 batches.
+    # Several devices are refused; whoever allows them owes the test of 5 batches against 3.
     "uneven ranks hang": ("training/test_joint.py::test_several_devices_are_refused_in_words",),
     "opening and closing leaves something behind": (
         "cases/test_runs.py::test_opening_and_closing_leaves_no_thread_handle_or_memory",
