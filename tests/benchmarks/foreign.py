@@ -115,6 +115,7 @@ def finish(task: str, method: str, place: str, seed: int) -> None:
         "seed": seed,
         "steps": total,
         "real steps behind it": real_steps,
+        "commit of the world": run.about.get("commit"),
         "horizon": trusted_steps(run.folder) if dreams else None,
         "dream": in_dream(run, predict, firsts, length).round(1).tolist() if dreams else None,
         "real": real.round(1).tolist(),
@@ -210,8 +211,10 @@ def page(record: dict[str, Any]) -> str:
         "",
         f"Command: `{record['command']}`. Commit: {record['commit']}. Machine: {box['processor']}, one thread; torch "
         f"{box['torch']}. Seeds of the policies: {', '.join(map(str, SEEDS))}; each world has one seed. "
+        f"Commits of the worlds: {', '.join(sorted({str(row['commit of the world']) for row in rows}))}. "
         f"Returns are means of {EPISODES} episodes, then over seeds; intervals are 95 % bootstraps over seeds.",
         "",
+        *([record["note"], ""] if "note" in record else []),
         f"| {' | '.join(HEAD)} |",
         "|---" * len(HEAD) + "|",
     ]

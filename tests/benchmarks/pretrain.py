@@ -22,7 +22,6 @@ import numpy as np
 from dreamsim import results
 from dreamsim.data.store import Store
 from dreamsim.evaluation.intervals import interval
-from tests.benchmarks.measure import commit
 
 EPISODES = 10
 RUNS, RECORDS = Path("runs"), Path("docs/results")
@@ -70,13 +69,14 @@ def main() -> None:
         for chain in CHAINS:
             for step in (chain.record, chain.world, chain.policy):
                 finish(step)
+        rows = [row(chain) for chain in CHAINS]
         record = {
             "format": 1,
             "title": "A world from recordings alone, and a policy from that world",
             "command": "dreamsim reproduce pretrain",
-            "commit": commit(),
+            "commit": sorted({str(commit) for part in rows for commit in part["commits"].values()}),
             "machine": results.machine(),
-            "rows": [row(chain) for chain in CHAINS],
+            "rows": rows,
         }
         RECORDS.mkdir(parents=True, exist_ok=True)
         (RECORDS / "pretrain.json").write_text(json.dumps(record, indent=1) + "\n")
@@ -120,6 +120,9 @@ def row(chain: Chain) -> dict[str, Any]:
         "steps": int(store.steps.sum()),
         "recorded_returns": [round(value, 1) for value in returns],
         "held_out": world["outcome"]["lengths"].__len__(),
+        "commits": {
+            step.run: about(RUNS / step.run).get("commit") for step in (chain.record, chain.world, chain.policy)
+        },
         "gradient_steps": {step.run: about(RUNS / step.run)["gradient_steps"] for step in (chain.world, chain.policy)},
         "drift_of": kind,
         "drift": {"horizons": world["drift"]["horizons"], **curve},
@@ -132,6 +135,12 @@ def row(chain: Chain) -> dict[str, Any]:
     }
 
 
+def _commits(record: dict[str, Any]) -> str:
+    """Return which commit trained each run, as the runs say it."""
+    told = {name: value for row in record["rows"] for name, value in row["commits"].items()}
+    return ", ".join(f"{name} {value or 'not known'}" for name, value in told.items())
+
+
 def page(record: dict[str, Any]) -> str:
     """Return the page of a record."""
     box = record["machine"]
@@ -141,10 +150,11 @@ def page(record: dict[str, Any]) -> str:
         "A world model learns from stored episodes, without an environment; a policy learns inside it while it stays "
         "as it is; then the policy plays in the real environment. One seed each: a demonstration, not a comparison.",
         "",
-        "A frozen world must be learned well: in one of 4,000 gradient steps instead of 14,000 (commit dd33081, equal "
-        "recordings of cartpole-swingup) the policy earned 132 in reality while the dream told 711.",
+        "A frozen world must be learned well: in one of 4,000 gradient steps instead of 14,000 (a run of unknown "
+        "commit, equal recordings of cartpole-swingup) the policy earned 132 in reality while the dream told 711.",
         "",
-        f"Command: `{record['command']}`. Commit: {record['commit']}.",
+        *([record["note"], ""] if "note" in record else []),
+        f"Command: `{record['command']}`. Commits: {_commits(record)}.",
         f"Machine: {box['processor']}, {box['cores']} cores, {box['memory_gib']} GiB, {box['gpu'] or 'no GPU'}; "
         f"Python {box['python']}, torch {box['torch']}; one thread, beside other programs.",
         "",
