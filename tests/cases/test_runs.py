@@ -1,5 +1,6 @@
 """Runs of every kind outlive their data, count alike, stop for a bad number, and leave nothing behind."""
 
+import ctypes
 import functools
 import gc
 import json
@@ -177,6 +178,7 @@ def test_opening_and_closing_leaves_no_thread_handle_or_memory(make, cycles):
 
     def held():
         gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # else what glibc keeps for later varies by tens of MB, and is no leak
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return threading.active_count(), len(os.listdir("/proc/self/fd")), pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -185,4 +187,4 @@ def test_opening_and_closing_leaves_no_thread_handle_or_memory(make, cycles):
     once(cycles)
     after = held()
     assert after[:2] == (threads, handles)
-    assert after[2] - memory < 8 * 2**20
+    assert after[2] - memory < 2 * 2**20
