@@ -1,6 +1,5 @@
 """Runs of every kind outlive their data, count alike, stop for a bad number, and leave nothing behind."""
 
-import ctypes
 import functools
 import gc
 import json
@@ -25,6 +24,7 @@ from dreamsim.training.learner import Learner
 from dreamsim.training.objectives.policy_prior import PolicyPrior
 from dreamsim.training.policy import FitPolicy
 from dreamsim.training.world_model import FitWorldModel
+from tests import memory
 from tests.training.conftest import CRITIC, run, small_experience, small_joint
 from tests.training.test_learner import batch, parts
 from tests.training.test_recordings import WORLD, fit
@@ -177,14 +177,11 @@ def test_opening_and_closing_leaves_no_thread_handle_or_memory(make, cycles):
             env.close()
 
     def held():
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # else what glibc keeps for later varies by tens of MB, and is no leak
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return threading.active_count(), len(os.listdir("/proc/self/fd")), pages * os.sysconf("SC_PAGE_SIZE")
+        return threading.active_count(), len(os.listdir("/proc/self/fd")), memory.held()
 
     once(cycles // 4)
-    threads, handles, memory = held()
+    before = held()
     once(cycles)
     after = held()
-    assert after[:2] == (threads, handles)
-    assert after[2] - memory < 2 * 2**20
+    assert after[:2] == before[:2]
+    assert after[2] - before[2] < 2 * 2**20
