@@ -79,6 +79,13 @@ class Modes(Protocol):
         """Return the most typical action instead of a sampled one; otherwise as ``Policy.act``."""
 
 
+class Weighs(Protocol):
+    """Power: say how likely a policy is to act so."""
+
+    def log_prob(self, view: Obs, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (...) of actions (..., A) and the policy's entropy (...) there, with gradient."""
+
+
 class FitsStatistics(Protocol):
     """Power: set normalisation from data at a declared time, never inside ``loss``."""
 
