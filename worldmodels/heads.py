@@ -53,6 +53,62 @@ class DiscreteRegression(nn.Module):
         return torch.logsumexp(logits, -1) - picked
 
 
+class TwoHot(nn.Module):
+    """Regression by classification over bins that lie at symexp of equal steps, in the target's own units.
+
+    Logits (..., N) stand for numbers in [symexp(low), symexp(high)]; a target is spread over its two nearest bins,
+    in inverse proportion to its distance from them. Source: DreamerV3 (255 bins on symexp([-20, 20])).
+    It is not ``DiscreteRegression``, whose targets are squashed before they are spread.
+    """
+
+    bins: Tensor
+
+    def __init__(self, count: int = 255, low: float = -20.0, high: float = 20.0) -> None:
+        super().__init__()
+        if count < 2 or not low < high:
+            raise ValueError(f"two-hot regression needs at least 2 bins and low < high, got {count} on [{low}, {high}]")
+        self.count = count
+        self.register_buffer("bins", symexp(torch.linspace(low, high, count, dtype=torch.float64)).float(), False)
+
+    def decode(self, logits: Tensor) -> Tensor:
+        """Return the numbers (...) that logits (..., N) stand for; equal logits give exactly 0 where bins mirror."""
+        part = torch.softmax(logits.float(), -1) * self.bins
+        half = self.count // 2
+        # The two halves are summed in mirrored order: bins reach 5e8, and rounding would not cancel otherwise.
+        mirrored = part[..., :half] + part[..., self.count - half :].flip(-1)
+        return mirrored.sum(-1) + (part[..., half] if self.count % 2 else 0)
+
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the cross-entropy (...) of logits (..., N) with targets (...), broadcast over leading axes."""
+        logits = logits.float()
+        target = target.detach().clamp(self.bins[0], self.bins[-1]).contiguous()
+        lower = (torch.searchsorted(self.bins, target, right=True) - 1).clamp(0, self.count - 2)
+        below, above = self.bins[lower], self.bins[lower + 1]
+        weight = (target - below) / (above - below)
+        index = torch.stack([lower, lower + 1], -1)
+        lead = torch.broadcast_shapes(logits.shape[:-1], target.shape)
+        near = logits.expand(*lead, -1).gather(-1, index.expand(*lead, 2))
+        picked = torch.lerp(near[..., 0], near[..., 1], weight.expand(lead))
+        return torch.logsumexp(logits, -1) - picked
+
+
+def unimix(logits: Tensor, uniform: float = 0.01) -> Tensor:
+    """Return probabilities (..., C) of logits (..., C), mixed with a share of the uniform ones (DreamerV3: 1 %)."""
+    return torch.softmax(logits.float(), -1) * (1 - uniform) + uniform / logits.shape[-1]
+
+
+def one_hot_sample(probs: Tensor) -> Tensor:
+    """Draw one-hot samples (..., C); gradients pass straight to the probabilities (..., C)."""
+    race = probs.detach() / torch.empty_like(probs).exponential_()
+    sample = torch.zeros_like(race).scatter_(-1, race.argmax(-1, keepdim=True), 1.0)
+    return sample + (probs - probs.detach()) if probs.requires_grad else sample
+
+
+def categorical_kl(one: Tensor, other: Tensor) -> Tensor:
+    """Return KL(one || other) (...) of probabilities (..., C), which must be above 0."""
+    return (one * (one.log() - other.log())).sum(-1)
+
+
 def binary_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Return the binary cross-entropy (...) of logits (...)."""
     return F.binary_cross_entropy_with_logits(logits, target, reduction="none")

@@ -46,6 +46,18 @@ class Flat:
         assert self.value.grad is not None
         return self.value.grad
 
+    @torch.no_grad()
+    def clip_each(self, share: float, least: float = 1e-3) -> None:
+        """Scale each parameter's gradient to at most ``share`` of the parameter's own norm, or of ``least``.
+
+        Source: adaptive gradient clipping as DreamerV3 uses it (0.3, 1e-3).
+        """
+        grads = self._cut(self.grad)
+        norms = torch.stack(torch._foreach_norm(self._cut(self.value.data)))
+        limit = share * norms.clamp(min=least)
+        excess = (torch.stack(torch._foreach_norm(grads)) / limit).clamp(min=1.0)
+        torch._foreach_div_(grads, list(excess.unbind()))
+
     def _cut(self, vector: Tensor) -> list[Tensor]:
         pieces = torch.split(vector, [p.numel() for p in self.parameters])
         return [piece.view_as(p) for piece, p in zip(pieces, self.parameters, strict=True)]

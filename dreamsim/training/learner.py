@@ -194,6 +194,9 @@ def _clip(flats: list[Flat], groups: list[dict[str, Any]]) -> None:
             share = (limit / (norm + 1e-6)).clamp(max=1.0)
             for member in members:
                 flats[member].grad.mul_(share)
+    for flat, group in zip(flats, groups, strict=True):
+        if "adaptive_clip" in group:
+            flat.clip_each(group["adaptive_clip"])
 
 
 def _share_gradients(flats: list[Flat]) -> None:

@@ -24,7 +24,8 @@ class Objective(Protocol):
         """Return the optimiser's parameter groups.
 
         Each has ``params``, ``lr`` and ``name``; groups that share ``clip_name`` are clipped
-        together to the gradient norm ``clip``.
+        together to the gradient norm ``clip``. ``adaptive_clip`` clips each tensor of a group to
+        that share of its own norm.
         """
 
     def loss(self, model: Any, policy: Any, batch: Segment, learned: Learned) -> Judged:
