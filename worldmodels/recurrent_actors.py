@@ -131,6 +131,6 @@ class Value(nn.Module):
         return self.judge(view)[1](target)
 
     def judge(self, view: Obs) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Return the values (...), without graph, and what gives the losses (...) against targets (...), in one pass."""
+        """Return the values (...), without graph, and a function from targets (...) to losses (...), in one pass."""
         logits = self.net(features(view))
         return self.regression.decode(logits.detach()), lambda target: self.regression.loss(logits, target)

@@ -34,7 +34,7 @@ class FitJoint(lightning.LightningModule):
         policy: makes the policy from the model's view space and the action space.
         objective: makes what judges and improves the policy, from the same two spaces.
         explore: wraps the policy for collecting; None: ``Noisy`` in a Box, ``Sampled`` in a Discrete space.
-        planner: makes the planner that ``evaluate`` acts by from (model, policy); None: the policy acts.
+        planner: makes the planner that ``evaluate`` acts by from (model, policy, action space); None: the policy acts.
         optimiser: makes the optimiser from parameter groups; None: fused Adam.
         average: share kept of the averaged policy at each gradient step; that policy is evaluated and saved.
         cool_from: share of the run after which the learning rate falls, linearly.
@@ -50,7 +50,7 @@ class FitJoint(lightning.LightningModule):
         policy: Factory,
         objective: Factory,
         explore: Callable[[nn.Module], Explorer] | None = None,
-        planner: Callable[[nn.Module, nn.Module], nn.Module] | None = None,
+        planner: Callable[[nn.Module, nn.Module, spaces.Space], nn.Module] | None = None,
         optimiser: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
         average: float = 0.998,
         cool_from: float = 0.5,

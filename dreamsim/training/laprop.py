@@ -32,7 +32,7 @@ class LaProp(torch.optim.Optimizer):
         super().__init__(params, dict(lr=lr, momentum=momentum, scale=scale, eps=eps, warmup=warmup))
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step along the gradients."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:

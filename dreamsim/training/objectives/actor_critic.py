@@ -112,7 +112,7 @@ class ActorCritic(nn.Module):
     def _replayed(self, model: Any, batch: Segment, learned: Learned, boot: Tensor) -> Tensor:
         """Return the critic's loss along real steps; ``boot`` (B, T) are the dreamt returns of the beliefs reached."""
         view: Obs = model.view(tree.map(lambda leaf: leaf[:, 1:-1], learned.states))
-        value, fit = self.critic.judge(view)
+        _, fit = self.critic.judge(view)
         with torch.no_grad():
             mask = batch.mask[:, 1:]
             goes_on = torch.cat([mask[:, 1:], torch.ones_like(mask[:, :1])], 1)
@@ -120,7 +120,7 @@ class ActorCritic(nn.Module):
             proceed = (~batch.terminated[:, 1:]).float()
             target = lambda_returns(batch.reward[:, 1:], proceed, boot[:, 1:], self.discount, self.lam * goes_on)
             slow = self.slow.value(view)
-        return ((fit(target) + fit(slow)) * mask).sum() / batch.mask.sum().clamp(min=1)
+        return ((fit(target) + fit(slow)) * mask).sum() / mask.sum().clamp(min=1)
 
 
 class ReturnRange(nn.Module):
