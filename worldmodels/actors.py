@@ -59,18 +59,80 @@ class SquashedGaussian(nn.Module):
         mean, log_std = self._normal(view)
         noise = torch.randn_like(mean)
         action = torch.tanh(torch.addcmul(mean, noise, log_std.exp()))
-        normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-        squash = torch.log(F.relu(1 - action.square()) + 1e-6)
-        log_prob = (normal - squash).sum(-1)
+        log_prob = _squashed(noise, log_std, action)
         return Act(action, None, {"log_prob": log_prob, "entropy": -mean.shape[-1] * log_prob})
 
     def mode(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
         """Return tanh of the mean."""
         return Act(torch.tanh(self.net(features(view)).chunk(2, -1)[0]))
 
+    def log_prob(self, view: Obs, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (...) of actions (..., A), and the entropy (...) by one sample drawn anew.
+
+        What was squashed is found back by atanh, of at most 1 - 1e-6: nearer to a bound a float32 does not tell.
+        """
+        mean, log_std = self._normal(view)
+        before = torch.atanh(action.clamp(-1 + 1e-6, 1 - 1e-6))
+        fresh = torch.randn_like(mean)
+        drawn = torch.tanh(torch.addcmul(mean, fresh, log_std.exp()))
+        return _squashed((before - mean) / log_std.exp(), log_std, action), -_squashed(fresh, log_std, drawn)
+
     def _normal(self, view: Obs) -> tuple[Tensor, Tensor]:
         mean, raw = self.net(features(view)).chunk(2, -1)
         return mean, self.low + 0.5 * self.span * (torch.tanh(raw) + 1)
+
+
+def _squashed(noise: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
+    """Return the log-probability (...) of actions (..., A) that are tanh of a normal's mean + ``noise`` stds."""
+    normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    return (normal - torch.log(F.relu(1 - action.square()) + 1e-6)).sum(-1)
+
+
+class Gaussian(nn.Module):
+    """PPO's usual policy: a normal whose std is learned but the same in every state.
+
+    A sample may lie outside [-1, 1]: the action is cut there, and the uncut sample, whose likelihood is
+    learned from, is traced as ``sample`` (..., A) beside ``log_prob`` (...) and ``entropy`` (...). The last
+    layer starts near zero (Andrychowicz et al., "What Matters in On-Policy Reinforcement Learning?", 2021).
+    """
+
+    def __init__(
+        self,
+        view_space: spaces.Dict,
+        action_space: spaces.Space,
+        width: int = 64,
+        layers: int = 2,
+        activation: str = "relu",
+        std: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(action_space, spaces.Box):
+            raise ValueError(f"Gaussian acts in a Box, got {action_space}; use worldmodels.actors.Categorical")
+        self.net = mlp(view_size(view_space), [width] * layers, action_space.shape[0], activation)
+        with torch.no_grad():
+            self.net[-1].weight.mul_(0.01)
+        self.log_std = nn.Parameter(torch.full(action_space.shape, math.log(std)))
+
+    def act(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
+        """Sample an action (..., A)."""
+        mean = self.net(features(view))
+        sample = torch.addcmul(mean, self.log_std.exp(), torch.randn_like(mean))
+        log_prob, entropy = self._weigh(mean, sample)
+        return Act(sample.clamp(-1, 1), None, {"log_prob": log_prob, "entropy": entropy, "sample": sample})
+
+    def mode(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
+        """Return the mean, cut to [-1, 1]."""
+        return Act(self.net(features(view)).clamp(-1, 1))
+
+    def log_prob(self, view: Obs, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (...) of samples (..., A) and the entropy (...)."""
+        return self._weigh(self.net(features(view)), action)
+
+    def _weigh(self, mean: Tensor, sample: Tensor) -> tuple[Tensor, Tensor]:
+        constant = 0.5 * math.log(2 * math.pi)
+        log_prob = -0.5 * ((sample - mean) * torch.exp(-self.log_std)).square() - self.log_std - constant
+        entropy = (self.log_std + constant + 0.5).sum(-1)
+        return log_prob.sum(-1), entropy.expand(mean.shape[:-1])
 
 
 class Categorical(nn.Module):
@@ -108,6 +170,12 @@ class Categorical(nn.Module):
     def mode(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
         """Return the likeliest action, one-hot."""
         return Act(F.one_hot(self.net(features(view)).argmax(-1), self.count).float())
+
+    def log_prob(self, view: Obs, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (...) of one-hot actions (..., A) and the entropy (...)."""
+        probs = self._probs(view)
+        log = probs.log()
+        return (action.detach() * log).sum(-1), -(probs * log).sum(-1)
 
     def _probs(self, view: Obs) -> Tensor:
         probs = torch.softmax(self.net(features(view)), -1)
@@ -165,3 +233,19 @@ class PlainQ(nn.Module):
     def fit(self, view: Obs, action: Tensor, target: Tensor) -> Tensor:
         """Return each member's squared error (N, ...) against targets (...)."""
         return (self.value(view, action) - target).square()
+
+
+class PlainV(nn.Module):
+    """PPO's critic: state values by plain regression."""
+
+    def __init__(self, view_space: spaces.Dict, width: int = 64, layers: int = 2, activation: str = "relu") -> None:
+        super().__init__()
+        self.net = mlp(view_size(view_space), [width] * layers, 1, activation)
+
+    def value(self, view: Obs) -> Tensor:
+        """Return the values (...) of views (..., F)."""
+        return self.net(features(view)).squeeze(-1)
+
+    def fit(self, view: Obs, target: Tensor) -> Tensor:
+        """Return squared errors (...) against targets (...)."""
+        return (self.value(view) - target).square()
