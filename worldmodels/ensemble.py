@@ -125,6 +125,10 @@ class Ensemble(nn.Module):
         following = {"observation": state["observation"] + drawn[:, :-1], "member": member}
         return following, drawn[:, -1], torch.sigmoid(-told.end)
 
+    def redraw(self, state: State) -> State:
+        """Return the state with another draw of each row's member."""
+        return {**state, "member": self._draw(state["member"].shape)}
+
     def view(self, state: State) -> Obs:
         """Show the observations (B, ...)."""
         pieces = torch.split(state["observation"], self.sizes, -1)
@@ -301,8 +305,9 @@ class Members(nn.Module):
 class Particles(nn.Module):
     """A world in which every row is dreamt ``count`` P times, as PETS judges a plan: rewards are means over particles.
 
-    State is the model's own with a second axis, (B, P, ...); ``view`` shows the first particle. Plan with it by
-    ``Deliberate(world, MPPI(world, ...))``. Source: Chua et al. 2018, algorithm 1 (20 particles).
+    State is the model's own with a second axis, (B, P, ...); ``view`` shows the first particle. Name it as the
+    ``world`` of a planner, ``CEM(model, ..., world=Particles)``, or plan in it as a model of its own. Source: Chua
+    et al. 2018, algorithm 1 (20 particles).
     """
 
     def __init__(self, model: nn.Module, count: int = 20) -> None:
@@ -312,6 +317,10 @@ class Particles(nn.Module):
     def start(self, obs: Obs) -> Any:
         """Return P beliefs (B, P, ...) after observations (B, ...), each with its own draw of a member."""
         return self._apart(self.model.start(tree.map(self._repeat, obs)))
+
+    def lift(self, state: Any) -> Any:
+        """Return P beliefs (B, P, ...) from each of the model's (B, ...), each with its own draw of a member."""
+        return self._apart(self.model.redraw(tree.map(self._repeat, state)))
 
     def update(self, state: Any, action: Tensor, obs: Obs) -> Any:
         """Return the beliefs after seeing ``obs``."""

@@ -80,8 +80,9 @@ class Run:
             return Believer(self.model, Greedy(self.policy)).eval()
         from dreamsim.imagination.plan import Deliberate
 
-        planner = build(self.parts["planner"], self.model, self.policy)
-        return Deliberate(self.model, planner).eval()
+        planner = build(self.parts["planner"], self.model, self.policy, self.codec.raw_action_space)
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        return Greedy(Deliberate(self.model, planner)).to(device).eval()
 
     def as_env(self, num_envs: int = 1, horizon: int | None = None, **options: Any) -> Any:
         """Return a Dream of this run, a ``gymnasium.vector.VectorEnv`` that leaves resets to the caller.

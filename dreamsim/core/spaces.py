@@ -148,6 +148,19 @@ class Codec:
         return np.concatenate([np.full(action_size(part), says(part)) for part in self._action_parts.values()])
 
 
+def action_layout(space: spaces.Space) -> tuple[int, list[slice], list[int]]:
+    """Return A of an action space's vector, its one-hot pieces, and the places of its binary components.
+
+    Every other component is a number in [-1, 1].
+    """
+    parts = _named(_walk(space, "", alone="action"))
+    places = _slices(parts)
+    pieces = [piece for name, part in parts.items() for piece in choices(part, places[name].start)]
+    flags = [name for name, part in parts.items() if isinstance(part, spaces.MultiBinary)]
+    binary = [place for name in flags for place in range(places[name].start, places[name].stop)]
+    return sum(action_size(part) for part in parts.values()), pieces, binary
+
+
 def as_seen(stored: np.ndarray) -> np.ndarray:
     """Return stored observations in the types that models see: uint8 as it is, every other number as float32."""
     return stored if stored.dtype == np.uint8 else stored.astype(np.float32, copy=False)

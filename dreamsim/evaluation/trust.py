@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from dreamsim.core import tree
-from dreamsim.core.protocols import Decodes, MissingPower, Policy, WorldModel, find_power
+from dreamsim.core.protocols import Decodes, MissingPower, Modes, Policy, WorldModel, find_power
 from dreamsim.core.random import Stream
 from dreamsim.core.spaces import Codec
 from dreamsim.core.types import Act, Episode, Obs, State
@@ -146,8 +146,12 @@ class Planned(nn.Module):
         self.planner = planner
 
     def act(self, view: State, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
-        """Return the first action (B, A) of the best plan from a state (B, ...)."""
+        """Return the first action (B, A) of a plan from a state (B, ...)."""
         return self.planner.plan(view, memory, first)
+
+    def mode(self, view: State, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
+        """Return the first action (B, A) of the best plan, where the planner tells it from one that explores."""
+        return (find_power(self.planner, Modes) or self.planner.plan)(view, memory, first)
 
 
 class Bare(nn.Module):

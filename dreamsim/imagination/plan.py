@@ -1,23 +1,27 @@
-"""Acting by looking ahead: planners, and the policy that acts by one on real observations."""
+"""Acting by looking ahead: the policy that plans on real observations, and the planners by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
-from dreamsim.core import tree
-from dreamsim.core.types import Act, Obs, State
-from dreamsim.imagination.imagine import Script, believe, imagine
+from dreamsim.core.protocols import Modes, find_power
+from dreamsim.core.types import Act, Obs
+from dreamsim.imagination.imagine import believe
+from dreamsim.imagination.proposals import Actions, Carried, Fresh, Noise
+from dreamsim.imagination.refit import Ascend, Reweigh
+from dreamsim.imagination.search import Search, at_least_one, foremost
 
 
 class Deliberate(nn.Module):
     """Acts on real observations by planning from the model's belief.
 
-    Memory is ``{"state", "action", "plan"}``: the belief, the last action asked for, and
-    what the planner wants to remember.
+    ``act`` explores as the planner does, ``mode`` takes its best. Memory is
+    ``{"state", "action", "plan"}``: the belief, the last action asked for, and what the planner
+    wants to remember.
     """
 
     def __init__(self, model: Any, planner: Any) -> None:
@@ -25,30 +29,41 @@ class Deliberate(nn.Module):
         self.model = model
         self.planner = planner
 
-    @torch.no_grad()
     def act(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
-        """Return the first action (B, A) of the best plan from real observations (B, ...)."""
+        """Return the first action (B, A) of a plan from real observations (B, ...)."""
+        return self._act(self.planner.plan, view, memory, first, applied)
+
+    def mode(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
+        """Return the first action (B, A) of the best plan, where the planner tells it from one that explores."""
+        return self._act(find_power(self.planner, Modes) or self.planner.plan, view, memory, first, applied)
+
+    @torch.no_grad()
+    def _act(self, choose: Any, view: Obs, memory: Any, first: Tensor | None, applied: Tensor | None) -> Act:
         state = believe(self.model, view, memory, first, applied)
-        act = self.planner.plan(state, None if memory is None else memory["plan"], first)
+        act = choose(state, None if memory is None else memory["plan"], first)
         return act._replace(memory={"state": state, "action": act.action, "plan": act.memory})
 
 
-class MPPI(nn.Module):
+class MPPI(Search):
     """Model predictive path integral planning with policy proposals, as TD-MPC2 plans.
 
-    Plans of H = ``horizon`` actions are drawn from a normal around the last plan, shifted by
-    one step, together with ``proposals`` plans dreamt by ``policy``; the best ``elites`` are
-    averaged with weights exp(temperature * (score - best)) and give the next normal.
-    A plan's score is the discounted return of the dream plus ``value(view)`` (B,) at its end
-    where one is given. Memory is the mean plan (B, H, A). Source: TD-MPC2, section 3.3 and
-    the released code (512 samples, 64 elites, 24 proposals, 6 iterations, std in [0.05, 2]).
+    Of ``samples`` plans ``proposals`` are dreamt by the policy; the others are drawn from a normal around
+    the last mean plan, shifted by one step, with std ``std_high``. The best ``elites``, weighted
+    by exp(temperature * (score - best)), give the next normal, its std within [std_low, std_high].
+    ``plan`` draws an elite by weight and adds noise of the last std; ``mode`` takes the mean.
+
+    Source: TD-MPC2 (Hansen et al. 2024), section 3.3, and the released code, whose settings are the
+    defaults (8 iterations where A is 20 or more). Give the leaf by ``value``, such as ``score.Leaf``. Deviations:
+    the released code draws an elite in evaluation, too, without noise; it scores the policy's plans anew
+    in each iteration, which only draws the leaf's action and critics again; and there a score that is no
+    number counts 0.
     """
 
     def __init__(
         self,
         model: Any,
         policy: Any | None,
-        action_size: int,
+        actions: spaces.Space | int,
         horizon: int = 3,
         samples: int = 512,
         elites: int = 64,
@@ -57,58 +72,138 @@ class MPPI(nn.Module):
         temperature: float = 0.5,
         std_low: float = 0.05,
         std_high: float = 2.0,
-        discount: float = 0.99,
-        value: Callable[[Obs], Tensor] | None = None,
+        **shared: Any,
     ) -> None:
-        super().__init__()
-        if not 0 < elites <= samples + (proposals if policy is not None else 0):
-            raise ValueError(f"elites must be between 1 and the number of plans, got {elites} of {samples}")
-        self.model, self.policy, self.action_size, self.value = model, policy, action_size, value
-        self.horizon, self.samples, self.elites = horizon, samples, elites
-        self.proposals = proposals if policy is not None else 0
-        self.iterations, self.temperature, self.discount = iterations, temperature, discount
-        self.std_low, self.std_high = std_low, std_high
-
-    @torch.no_grad()
-    def plan(self, state: State, memory: Any = None, first: Tensor | None = None) -> Act:
-        """Return an action (B, A) drawn from the refitted plan; ``first`` (B,) rows start from nothing."""
-        rows = tree.batch_size(state)
-        mean = self._shifted(rows, next(tree.leaves(state)), memory, first)
-        std = torch.full_like(mean, self.std_high)
-        proposed = self._propose(state, rows)
-        for _ in range(self.iterations):
-            noise = torch.randn(rows, self.samples, *mean.shape[1:], device=mean.device)
-            plans = torch.cat([proposed, (mean[:, None] + std[:, None] * noise).clamp(-1, 1)], 1)
-            score, place = self._score(state, plans).topk(self.elites, 1)
-            elite = plans.gather(1, place[..., None, None].expand(-1, -1, *mean.shape[1:]))
-            weight = torch.softmax(self.temperature * (score - score[:, :1]), 1)[..., None, None]
-            mean = (weight * elite).sum(1)
-            std = ((weight * (elite - mean[:, None]).square()).sum(1)).sqrt().clamp(self.std_low, self.std_high)
-        chosen = elite[torch.arange(rows), torch.multinomial(weight[..., 0, 0], 1)[:, 0]]
-        return Act(chosen[:, 0], mean)
-
-    def _shifted(self, rows: int, like: Tensor, memory: Any, first: Tensor | None) -> Tensor:
-        fresh = torch.zeros(rows, self.horizon, self.action_size, device=like.device)
-        if memory is None:
-            return fresh
-        moved = torch.cat([memory[:, 1:], fresh[:, :1]], 1)
-        return moved if first is None else tree.where(first, fresh, moved)
-
-    def _propose(self, state: State, rows: int) -> Tensor:
-        if self.policy is None or not self.proposals:
-            return torch.empty(rows, 0, self.horizon, self.action_size, device=next(tree.leaves(state)).device)
-        dreamt = imagine(self.model, self.policy, _repeat(state, self.proposals), self.horizon)
-        return dreamt.action.unflatten(0, (rows, self.proposals))
-
-    def _score(self, state: State, plans: Tensor) -> Tensor:
-        rows, count = plans.shape[:2]
-        dreamt = imagine(self.model, Script(plans.flatten(0, 1)), _repeat(state, count), self.horizon)
-        alive = torch.cumprod(torch.cat([torch.ones_like(dreamt.proceed[:, :1]), self.discount * dreamt.proceed], 1), 1)
-        score = (alive[:, :-1] * dreamt.reward).sum(1)
-        if self.value is not None:
-            score = score + alive[:, -1] * self.value({name: view[:, -1] for name, view in dreamt.view.items()})
-        return score.unflatten(0, (rows, count))
+        layout = Actions(actions)
+        proposals = 0 if policy is None else proposals
+        _check_elites(elites, samples)
+        if not 0 <= proposals < samples:
+            raise ValueError(f"proposals must be fewer than the {samples} samples, got {proposals}")
+        propose = Fresh(layout, Noise(horizon), samples - proposals)
+        refit = Reweigh(layout, elites, temperature, 0.0, std_low, std_high)
+        super().__init__(
+            model, policy, layout, propose, refit, horizon, iterations, std_high, proposals=proposals, **shared
+        )
 
 
-def _repeat(state: State, count: int) -> State:
-    return tree.map(lambda leaf: leaf.repeat_interleave(count, 0), state)
+class CEM(Search):
+    """The cross-entropy method: the mean and spread of the ``elites`` best plans are the next proposal.
+
+    ``mode`` takes the mean, ``plan`` an elite with noise. The mean itself is always among the
+    plans. For one-hot actions this is categorical CEM: options are drawn by their share of the elite.
+    Source: PETS (Chua et al. 2018), appendix A, without its bounds on the variance; the released LeWM and
+    DINO-WM planners use 300 samples, 30 elites and up to 30 iterations.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        policy: Any | None,
+        actions: spaces.Space | int,
+        horizon: int = 10,
+        samples: int = 300,
+        elites: int = 30,
+        iterations: int = 10,
+        std_low: float = 0.02,
+        std_high: float = 1.0,
+        momentum: float = 0.0,
+        **shared: Any,
+    ) -> None:
+        layout = Actions(actions)
+        _check_elites(elites, samples)
+        propose = Fresh(layout, Noise(horizon), samples, centred=True)
+        refit = Reweigh(layout, elites, 0.0, momentum, std_low, std_high)
+        super().__init__(model, policy, layout, propose, refit, horizon, iterations, std_high, **shared)
+
+
+class ICEM(Search):
+    """iCEM: CEM with noise that is correlated along the plan, kept elites and ever fewer samples.
+
+    Iteration i draws ``samples`` * ``decay`` ** -i plans, at least twice the elites. A share ``keep``
+    of the elite goes on into the next iteration, and, shifted by one step, into the next decision.
+    ``mode`` takes the best plan, not the mean. Kept elites keep their score, so in a model that
+    draws its dreams at random a lucky one can stay: plan by CEM there.
+    Source: Pinneri et al. 2020, algorithm 1 and its defaults. Deviation: the mean joins every
+    iteration's plans instead of the last one's.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        policy: Any | None,
+        actions: spaces.Space | int,
+        horizon: int = 10,
+        samples: int = 128,
+        elites: int = 10,
+        iterations: int = 4,
+        exponent: float = 2.0,
+        decay: float = 1.25,
+        keep: float = 0.3,
+        momentum: float = 0.1,
+        std_low: float = 0.02,
+        std_high: float = 0.5,
+        **shared: Any,
+    ) -> None:
+        layout = Actions(actions)
+        _check_elites(elites, samples)
+        propose = Fresh(layout, Noise(horizon, exponent), samples, decay, 2 * elites, centred=True)
+        refit = Reweigh(layout, elites, 0.0, momentum, std_low, std_high)
+        kept = max(1, round(keep * elites))
+        super().__init__(
+            model, policy, layout, propose, refit, horizon, iterations, std_high, foremost, keep=kept, **shared
+        )
+
+
+class PredictiveSampling(Search):
+    """Predictive sampling: draw plans around the last one, take the best, the last one included.
+
+    The simplest planner, and the fastest a decision. Source: Howell et al. 2022, algorithm 1.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        policy: Any | None,
+        actions: spaces.Space | int,
+        horizon: int = 10,
+        samples: int = 128,
+        iterations: int = 1,
+        std: float = 0.3,
+        **shared: Any,
+    ) -> None:
+        layout = Actions(actions)
+        at_least_one(samples=samples)
+        propose = Fresh(layout, Noise(horizon), samples, centred=True)
+        refit = Reweigh(layout, 1, 0.0, 0.0, std, std)
+        super().__init__(model, policy, layout, propose, refit, horizon, iterations, std, foremost, **shared)
+
+
+class Gradient(Search):
+    """Gradient planning: ``samples`` plans climb their scores through the model by projected steps of Adam.
+
+    One starts from the last plan, the others around it. Both ``plan`` and ``mode`` take the best plan that
+    was scored. Numbers stay in [-1, 1]; the options of a choice stay on their simplex, are dreamt so,
+    and the likeliest is taken in the end. Wants a model that is differentiable in its actions.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        policy: Any | None,
+        actions: spaces.Space | int,
+        horizon: int = 10,
+        samples: int = 16,
+        iterations: int = 20,
+        rate: float = 0.1,
+        std: float = 0.5,
+        **shared: Any,
+    ) -> None:
+        layout = Actions(actions)
+        at_least_one(samples=samples)
+        propose, refit = Carried(layout, Noise(horizon), samples), Ascend(layout, rate)
+        super().__init__(model, policy, layout, propose, refit, horizon, iterations, std, foremost, foremost, **shared)
+
+
+def _check_elites(elites: int, samples: int) -> None:
+    if not 0 < elites <= samples:
+        raise ValueError(f"elites must be between 1 and the number of plans, got {elites} of {samples}")

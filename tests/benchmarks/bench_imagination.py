@@ -104,7 +104,7 @@ def _our_plan(learner: Any, size: Size, horizon: int) -> Callable[[], float]:
         policy,
         size.actions,
         horizon=horizon,
-        samples=CANDIDATES - PROPOSALS,
+        samples=CANDIDATES,
         elites=ELITES,
         proposals=PROPOSALS,
         iterations=ITERATIONS,

@@ -132,7 +132,7 @@ def test_planning_finds_the_goal_of_a_known_world():
     planner = MPPI(model, None, 1, horizon=5, samples=128, elites=16, iterations=4)
     policy = Deliberate(model, planner)
     obs = {"observation": torch.tensor([[-1.0], [0.5]])}
-    act = policy.act(obs, None, torch.ones(2, dtype=torch.bool))
+    act = policy.mode(obs, None, torch.ones(2, dtype=torch.bool))
     assert act.action[0, 0] > 0.8 and act.action[1, 0].abs() < 0.4
-    again = policy.act(obs, act.memory, torch.zeros(2, dtype=torch.bool))
-    assert again.memory["plan"].shape == (2, 5, 1)
+    again = policy.mode(obs, act.memory, torch.zeros(2, dtype=torch.bool))
+    assert again.memory["plan"]["mean"].shape == (2, 5, 1)

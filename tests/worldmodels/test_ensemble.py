@@ -220,7 +220,7 @@ def test_it_is_a_planner_s_model(learned):
     model, _ = learned
     planner = MPPI(model, None, 1, horizon=4, samples=64, elites=8, iterations=3)
     with torch.no_grad(), Stream(0):
-        act = planner.plan(model.start({"x": torch.zeros(5, 2)}))
+        act = planner.mode(model.start({"x": torch.zeros(5, 2)}))
     assert (act.action > 0.3).all()
 
 
@@ -230,7 +230,7 @@ def test_particles_judge_a_plan_by_their_mean(learned):
     with torch.no_grad(), Stream(0):
         state = world.start({"x": torch.ones(6, 2)})
         after, reward, proceed = world.step(state, torch.zeros(6, 1))
-        act = Deliberate(world, MPPI(world, None, 1, horizon=3, samples=32, elites=4, iterations=2)).act(
+        act = Deliberate(world, MPPI(world, None, 1, horizon=3, samples=32, elites=4, iterations=2)).mode(
             {"x": torch.zeros(4, 2)}
         )
     assert after["observation"].shape == (6, 20, 2) and (proceed == 1).all()
