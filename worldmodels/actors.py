@@ -236,16 +236,19 @@ class PlainQ(nn.Module):
 
 
 class PlainV(nn.Module):
-    """PPO's critic: state values by plain regression."""
+    """PPO's critic: state values by plain regression, in multiples of ``unit``, which is about what they reach."""
 
-    def __init__(self, view_space: spaces.Dict, width: int = 64, layers: int = 2, activation: str = "relu") -> None:
+    def __init__(
+        self, view_space: spaces.Dict, width: int = 64, layers: int = 2, activation: str = "relu", unit: float = 1.0
+    ) -> None:
         super().__init__()
         self.net = mlp(view_size(view_space), [width] * layers, 1, activation)
+        self.unit = unit
 
     def value(self, view: Obs) -> Tensor:
         """Return the values (...) of views (..., F)."""
-        return self.net(features(view)).squeeze(-1)
+        return self.unit * self.net(features(view)).squeeze(-1)
 
     def fit(self, view: Obs, target: Tensor) -> Tensor:
-        """Return squared errors (...) against targets (...)."""
-        return (self.value(view) - target).square()
+        """Return squared errors (...) against targets (...), in squared units."""
+        return ((self.value(view) - target) / self.unit).square()

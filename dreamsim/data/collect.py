@@ -120,6 +120,13 @@ class Collector:
             self._give_up()
         return [found[place] for place in range(count)]
 
+    def going(self) -> list[Episode]:
+        """Return copies of the unfinished episodes, one a slot, as far as they are lived; none before ``collect``."""
+        if self._obs is None:
+            return []
+        names = [{"slot": row, "episode": int(number)} for row, number in enumerate(self._number)]
+        return [self._slots.episode(row, False, name) for row, name in enumerate(names)]
+
     def close(self) -> None:
         """Close the environments."""
         self._envs.close()

@@ -22,6 +22,7 @@ from dreamsim.core.types import Episode, Segment
 from dreamsim.data.ahead import Behind
 from dreamsim.data.collect import Collector
 from dreamsim.data.convert import as_store
+from dreamsim.data.lived import lengths, lived_since, whole
 from dreamsim.data.replay import Replay
 from dreamsim.data.store import Store
 from dreamsim.data.windows import Windows, leaks, loader, split
@@ -202,6 +203,63 @@ class Experience(lightning.LightningDataModule):
             return Store(folder)
         rate = self._judging.metadata.get("render_fps")
         return Store.create(folder, self.codec.raw_observation_space, self.codec.raw_action_space, rate=rate)
+
+
+class OnPolicy(Experience):
+    """An environment, and after each round exactly the steps just lived in it, as one batch.
+
+    Every part of an episode is a row of that batch (B, T), those that go on included; what is made of it, passes
+    and minibatches, is the objective's (``dreamsim.training.objectives.ppo``). Nothing comes before learning: collect
+    by ``dreamsim.imagination.explore.AsItIs``.
+
+    Args:
+        env: makes one raw environment, for example ``dreamsim.envs.control.DeepMindControl``.
+        env_steps: environment steps of the whole run, action repeat counted.
+        envs: environments stepped together.
+        processes: processes that step them; 0: in this one, the fastest for cheap environments.
+        vector_steps: steps of all environments in a round.
+        evaluate_every: environment steps between evaluations.
+        evaluate_episodes: episodes of an evaluation.
+        keep_every: environment steps between checkpoints.
+    """
+
+    def __init__(
+        self,
+        env: Callable[[], gym.Env],
+        env_steps: int = 100_000,
+        envs: int = 8,
+        processes: int = 0,
+        vector_steps: int = 128,
+        evaluate_every: int = 10_000,
+        evaluate_episodes: int = 10,
+        keep_every: int = 10_000,
+    ) -> None:
+        super().__init__(
+            env,
+            env_steps,
+            warmup=0,
+            envs=envs,
+            processes=processes,
+            updates=0,
+            vector_steps=vector_steps,
+            evaluate_every=evaluate_every,
+            evaluate_episodes=evaluate_episodes,
+            keep_every=keep_every,
+        )
+        self._lived: list[Episode] = []
+
+    def gather(self, policy: Any) -> list[Episode]:
+        """Live through one round of vector steps, and keep what was lived for ``draw``."""
+        collector = self.collector
+        assert isinstance(collector, Collector)  # none lives ahead: it would act by older weights
+        before = lengths(collector.going())
+        episodes = super().gather(policy)
+        self._lived = lived_since(before, [*episodes, *collector.going()])
+        return episodes
+
+    def draw(self) -> Iterator[Segment]:
+        """Yield the steps of the last round."""
+        yield whole(self._lived, self.codec.observation_space, self.codec.scale)
 
 
 def _collector(env: Callable[[], gym.Env], count: int, processes: int, seed: int) -> Collector:

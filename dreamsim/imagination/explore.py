@@ -75,6 +75,14 @@ class Noisy(Explorer):
         return std * torch.linspace(1 - self.spread, 1 + self.spread, rows)[:, None] if rows > 1 else torch.tensor(std)
 
 
+class AsItIs(Explorer):
+    """Acts by the policy's own samples from the first step on, which is what on-policy learning weighs."""
+
+    def act(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
+        """Act on a view (B, ...) as the policy does."""
+        return self.policy.act(view, memory, first, applied)
+
+
 class Sampled(Explorer):
     """Acts by samples of the policy's own distribution; at random while the run warms up.
 

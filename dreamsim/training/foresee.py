@@ -33,10 +33,13 @@ class Foresee(lightning.Callback):
         left = experience.env_steps - experience.collector.env_steps
         disk = stored_bytes(experience, left)
         _check_room(experience.bytes_needed(), disk, Path(trainer.default_root_dir))
-        seconds = left * seconds_per_step(experience) + experience.updates * left * seconds_per_update(module)
+        seconds = left * seconds_per_step(experience)
+        if experience.updates:
+            seconds += experience.updates * left * seconds_per_update(module)
         print(
             f"{_amount(experience.bytes_needed())} of memory for replay, up to {_amount(disk)} on disk, "
-            f"about {math.ceil(seconds / 60)} min for {left:,} environment steps, evaluations apart"
+            f"about {math.ceil(seconds / 60)} min for {left:,} environment steps, "
+            f"evaluations {'' if experience.updates else 'and learning '}apart"
         )
 
 

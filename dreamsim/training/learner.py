@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from dreamsim.core import tree
+from dreamsim.core.protocols import find_power
 from dreamsim.core.random import Stream
 from dreamsim.core.types import Learned, Segment, State
 from dreamsim.training.flat import Flat
+from dreamsim.training.objectives.protocol import Unfolds
 
 
 class NotFinite(ArithmeticError):
@@ -75,6 +78,16 @@ class Learner:
         for group, rate in zip(self.optimiser.param_groups, self._rates, strict=True):
             group["lr"] = rate * share
 
+    def parts(self, batch: Segment) -> Iterator[Segment]:
+        """Yield what each gradient step on a batch learns from: itself, or what the objective unfolds it to."""
+        unfold = find_power(self.objective, Unfolds)
+        if unfold is None:
+            yield batch
+            return
+        with torch.no_grad():
+            learned = _with_states(self.model, batch, self.model.loss(batch))
+        yield from unfold(self.model, self.policy, batch, learned)  # outside: a gradient step follows each
+
     def update(self, batch: Segment, seconds: dict[str, float] | None = None) -> tuple[dict[str, Tensor], int, State]:
         """Take one gradient step; return scalars without graph, imagined steps, and beliefs to store or None."""
         begin = time.perf_counter()
@@ -127,7 +140,7 @@ def run_round(
     seconds: dict[str, float] = {"data": 0.0}
     imagined = 0
     with learner.stream:
-        stream = iter(batches)
+        stream = itertools.chain.from_iterable(map(learner.parts, batches))
         while True:
             begin = time.perf_counter()
             batch = next(stream, None)

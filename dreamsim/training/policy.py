@@ -76,7 +76,7 @@ class FitPolicy(lightning.LightningModule):
         """Take one gradient step from the starts of a batch."""
         report = run_round(self.learner, [batch])
         self.recordings.used = index + 1
-        self.gradient_steps += 1
+        self.gradient_steps += report.gradient_steps
         self.imagined_steps += report.imagined_steps
         self.log_dict({f"train/{name}": value for name, value in report.metrics.items()}, batch_size=len(batch.action))
 

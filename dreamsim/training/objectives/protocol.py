@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -33,3 +34,10 @@ class Objective(Protocol):
 
     def settle(self) -> None:
         """Follow an optimiser step: target copies, running scales."""
+
+
+class Unfolds(Protocol):
+    """Power: take several gradient steps on one batch, such as passes over steps that are used only once."""
+
+    def unfold(self, model: Any, policy: Any, batch: Segment, learned: Learned) -> Iterator[Segment]:
+        """Yield what each gradient step learns from; ``learned`` holds the batch's beliefs, without graph."""
