@@ -82,8 +82,7 @@ class Codec:
         self._low, self._high = low.astype(np.float32), high.astype(np.float32)
         whole = self._components(holds_integers)
         self._whole = whole if whole.any() else None
-        starts = {name: piece.start for name, piece in self._action_slices.items()}
-        self._pieces = [p for name, part in self._action_parts.items() for p in choices(part, starts[name])]
+        self._pieces = action_layout(action_space)[1]
         self.action_size = len(low)
         self.scale = Scale(np.where(onehot, 0, (high + low) / 2), np.where(onehot, 1, (high - low) / 2))
         self.action_space: spaces.Space

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from dreamsim.core.protocols import Modes, find_power
 from dreamsim.core.types import Act, Obs
 from dreamsim.imagination.imagine import believe
-from dreamsim.imagination.proposals import Actions, Carried, Fresh, Noise
+from dreamsim.imagination.proposals import Actions, Carried, Fresh, Noise, at_least_one
 from dreamsim.imagination.refit import Ascend, Reweigh
-from dreamsim.imagination.search import Search, at_least_one, foremost
+from dreamsim.imagination.search import Foremost, Search
 
 
 class Deliberate(nn.Module):
@@ -150,7 +150,7 @@ class ICEM(Search):
         refit = Reweigh(layout, elites, 0.0, momentum, std_low, std_high)
         kept = max(1, round(keep * elites))
         super().__init__(
-            model, policy, layout, propose, refit, horizon, iterations, std_high, foremost, keep=kept, **shared
+            model, policy, layout, propose, refit, horizon, iterations, std_high, greedy=Foremost, keep=kept, **shared
         )
 
 
@@ -175,7 +175,7 @@ class PredictiveSampling(Search):
         at_least_one(samples=samples)
         propose = Fresh(layout, Noise(horizon), samples, centred=True)
         refit = Reweigh(layout, 1, 0.0, 0.0, std, std)
-        super().__init__(model, policy, layout, propose, refit, horizon, iterations, std, foremost, **shared)
+        super().__init__(model, policy, layout, propose, refit, horizon, iterations, std, greedy=Foremost, **shared)
 
 
 class Gradient(Search):
@@ -201,7 +201,9 @@ class Gradient(Search):
         layout = Actions(actions)
         at_least_one(samples=samples)
         propose, refit = Carried(layout, Noise(horizon), samples), Ascend(layout, rate)
-        super().__init__(model, policy, layout, propose, refit, horizon, iterations, std, foremost, foremost, **shared)
+        super().__init__(
+            model, policy, layout, propose, refit, horizon, iterations, std, greedy=Foremost, explore=Foremost, **shared
+        )
 
 
 def _check_elites(elites: int, samples: int) -> None:

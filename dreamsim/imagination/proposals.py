@@ -66,6 +66,13 @@ class Actions(nn.Module):
             action[..., self.binary] = (centre[..., self.binary] > 0.5).to(action.dtype)
         return action
 
+    def tangent(self, slope: Tensor) -> Tensor:
+        """Return the part of a slope (..., A) that a choice can follow: what favours one option over others."""
+        along = slope.clone()
+        for piece in self.pieces:
+            along[..., piece] -= slope[..., piece].mean(-1, keepdim=True)
+        return along
+
     def project(self, centre: Tensor) -> Tensor:
         """Return the nearest centre (..., A): numbers within bounds, the options of a choice on their simplex."""
         nearest = centre.clamp(-1, 1)
@@ -87,6 +94,7 @@ class Noise(nn.Module):
 
     def __init__(self, horizon: int, exponent: float = 0.0) -> None:
         super().__init__()
+        at_least_one(horizon=horizon)
         self.horizon, self.exponent = horizon, exponent
         frequency = torch.fft.rfftfreq(horizon).clamp(min=1 / horizon)
         spectrum = torch.fft.rfft(torch.eye(horizon), dim=0) * frequency[:, None] ** (-exponent / 2)
@@ -141,6 +149,13 @@ def onto_simplex(x: Tensor) -> Tensor:
     excess = (ordered.cumsum(-1) - 1) / torch.arange(1, x.shape[-1] + 1, device=x.device)
     last = (ordered > excess).sum(-1, keepdim=True) - 1
     return (x - excess.gather(-1, last)).clamp(min=0)
+
+
+def at_least_one(**numbers: int) -> None:
+    """Raise ValueError, naming it, for a number below 1."""
+    for name, number in numbers.items():
+        if number < 1:
+            raise ValueError(f"{name} of a search must be 1 or more, got {number}")
 
 
 def _largest(weight: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ class Ascend(nn.Module):
             )
         (slope,) = torch.autograd.grad(scored.score, scored.plans, torch.ones_like(scored.score))
         scored = Scored(scored.plans.detach(), scored.score.detach())
-        step, memory = self._step(slope.nan_to_num(0, 0, 0), memory)
+        step, memory = self._step(self.actions.tangent(slope.nan_to_num(0, 0, 0)), memory)
         elite = scored.best(1)
         carried = self.actions.project(scored.plans + self.rate * step)
         return Fitted(elite.plans[:, 0], std, elite, torch.ones_like(elite.score), carried, memory)

@@ -14,12 +14,9 @@ from dreamsim.core import tree
 from dreamsim.core.protocols import find_power
 from dreamsim.core.types import Act, Obs, State
 from dreamsim.imagination.imagine import Script, imagine
-from dreamsim.imagination.proposals import Actions
+from dreamsim.imagination.proposals import Actions, at_least_one
 from dreamsim.imagination.refit import BAD, Fitted, Scored
 from dreamsim.imagination.score import Return, leaf_of
-
-Choice = Callable[[Actions, Fitted, Tensor], Tensor]
-"""From a layout, a fitted belief and the best plan (B, H, A) to the action (B, A) that is taken."""
 
 
 class Lifts(Protocol):
@@ -29,21 +26,30 @@ class Lifts(Protocol):
         """Return this world's state (B, ...) from one of the model it is made of."""
 
 
-def drawn(actions: Actions, found: Fitted, best: Tensor) -> Tensor:
-    """Choose one of the elite by its weight, with noise of the fitted spread: how TD-MPC2 explores."""
-    chosen = torch.multinomial(found.weight, 1)[:, 0]
-    elite = found.elite.plans[torch.arange(len(chosen), device=chosen.device), chosen, 0]
-    return actions.disturb(elite, found.std[:, 0])
+class Drawn(nn.Module):
+    """Takes one of the elite, by its weight, with noise of the fitted spread: how TD-MPC2 explores."""
+
+    def forward(self, actions: Actions, found: Fitted, best: Tensor) -> Tensor:
+        """Return actions (B, A)."""
+        chosen = torch.multinomial(found.weight, 1)[:, 0]
+        elite = found.elite.plans[torch.arange(len(chosen), device=chosen.device), chosen, 0]
+        return actions.disturb(elite, found.std[:, 0])
 
 
-def centre(actions: Actions, found: Fitted, best: Tensor) -> Tensor:
-    """Choose the fitted mean, and the likeliest option of each choice."""
-    return actions.harden(found.mean[:, 0])
+class Centre(nn.Module):
+    """Takes the fitted mean, and the likeliest option of each choice."""
+
+    def forward(self, actions: Actions, found: Fitted, best: Tensor) -> Tensor:
+        """Return actions (B, A)."""
+        return actions.harden(found.mean[:, 0])
 
 
-def foremost(actions: Actions, found: Fitted, best: Tensor) -> Tensor:
-    """Choose the best plan that was scored."""
-    return actions.harden(best[:, 0])
+class Foremost(nn.Module):
+    """Takes the best plan that was scored."""
+
+    def forward(self, actions: Actions, found: Fitted, best: Tensor) -> Tensor:
+        """Return actions (B, A) from the best plans (B, H, A)."""
+        return actions.harden(best[:, 0])
 
 
 class Search(nn.Module):
@@ -61,7 +67,7 @@ class Search(nn.Module):
         policy: proposes plans and, with a power ``value(view)``, judges their ends; None: neither.
         actions: the action space, or A for numbers in [-1, 1].
         propose, refit: see ``proposals`` and ``refit``.
-        greedy, explore: what ``mode`` and ``plan`` do with the belief.
+        greedy, explore: make what ``mode`` and ``plan`` take: ``Centre``, ``Foremost`` or ``Drawn``.
         std: spread of the numbers of a first proposal.
         discount, value: of the score ``Return``; ``value`` None: the policy's own, if any.
         score: makes another score without arguments, from a Rollout of N plans to (N,).
@@ -83,8 +89,8 @@ class Search(nn.Module):
         horizon: int,
         iterations: int,
         std: float,
-        greedy: Choice = centre,
-        explore: Choice = drawn,
+        greedy: Callable[[], nn.Module] = Centre,
+        explore: Callable[[], nn.Module] = Drawn,
         proposals: int = 0,
         keep: int = 0,
         discount: float = 0.99,
@@ -95,13 +101,13 @@ class Search(nn.Module):
         compiled: bool = False,
     ) -> None:
         super().__init__()
-        at_least_one(horizon=horizon, iterations=iterations)
+        at_least_one(iterations=iterations)
         self.model: Any = model
         self.policy: Any = policy
         self.actions = actions
         self.world: Any = model if world is None else world(model)
         self._lift = None if world is None else find_power(self.world, Lifts)
-        self.propose, self.greedy, self.explore = propose, greedy, explore
+        self.propose, self.greedy, self.explore = propose, greedy(), explore()
         self.refit: Any = refit
         self.horizon, self.iterations, self.std = horizon, iterations, std
         self.proposals, self.keep, self.milliseconds = proposals if policy is not None else 0, keep, milliseconds
@@ -117,7 +123,7 @@ class Search(nn.Module):
         return self._act(self.greedy, state, memory, first)
 
     @torch.no_grad()
-    def _act(self, choose: Choice, state: State, memory: Any, first: Tensor | None) -> Act:
+    def _act(self, choose: nn.Module, state: State, memory: Any, first: Tensor | None) -> Act:
         found, best, turns = self._search(state, memory, first)
         action = choose(self.actions, found, best.plans[:, 0])
         remembered = {"mean": found.mean}
@@ -224,10 +230,3 @@ def _spread(leaf: Tensor, count: int) -> Tensor:
 
 def _finite(score: Tensor) -> Tensor:
     return torch.where(torch.isfinite(score), score, BAD)
-
-
-def at_least_one(**numbers: int) -> None:
-    """Raise ValueError, naming it, for a number below 1."""
-    for name, number in numbers.items():
-        if number < 1:
-            raise ValueError(f"{name} of a search must be 1 or more, got {number}")
