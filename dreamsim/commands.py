@@ -208,7 +208,7 @@ def convert(
         )
 
 
-def reproduce(name: str, jobs: int = 2, draw: bool = False) -> None:
+def reproduce(name: str, jobs: int = 2, draw: bool = False, extend: bool = False) -> None:
     """Repeat a recorded result: train every (task, method, seed) of its queue, evaluate, write table and curves.
 
     A queue that was cut goes on exactly where it stood: finished runs are kept, an unfinished
@@ -218,11 +218,13 @@ def reproduce(name: str, jobs: int = 2, draw: bool = False) -> None:
         name: name of a queue in configs/results
         jobs: runs trained at a time, each on one thread
         draw: only draw the page again from the recorded numbers
+        extend: keep the recorded runs whose settings are still the queue's, train only what is missing of them, and
+            record each run as it ends: how a long queue is done over several days or machines
     """
     from dreamsim import reproduce as recorded
 
     at_least(1, jobs=jobs)
-    recorded.draw(name) if draw else recorded.repeat(name, jobs)
+    recorded.draw(name) if draw else recorded.repeat(name, jobs, extend)
 
 
 def doctor() -> None:

@@ -3,19 +3,21 @@
 A queue is ``configs/results/NAME.yaml``: a title, entries of (task, method, config, seeds,
 options), how many episodes to evaluate, and which published curves to show beside ours; or the
 ``program``, a module, that does and records everything itself.
-Runs live under ``runs/results/NAME``; the record and its page under ``docs/results``.
+Runs live under ``runs/results/NAME``; the record and its page under ``docs/results``. A long queue may
+also be extended over several machines or days: rows that are recorded already are then kept.
 """
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,13 +42,24 @@ class Entry(NamedTuple):
     options: tuple[str, ...]  # of ``dreamsim fit``, beyond config, run and seed
     folder: Path
 
+    @property
+    def settings(self) -> str:
+        """A digest of what the config says and the options change: runs with equal settings differ by seed alone."""
+        said = yaml.safe_load(Path(self.config).read_text())
+        said.pop("seed_everything", None)
+        return hashlib.sha256(json.dumps([said, self.options], sort_keys=True).encode()).hexdigest()[:16]
+
 
 class Cut(RuntimeError):
     """The queue is not finished; doing it again goes on."""
 
 
-def repeat(name: str, jobs: int = 2) -> None:
-    """Train and evaluate what is missing of a queue, then record it. Raises Cut where runs failed."""
+def repeat(name: str, jobs: int = 2, extend: bool = False) -> None:
+    """Train and evaluate what is missing of a queue, then record it. Raises Cut where runs failed.
+
+    ``extend`` also counts as finished what an earlier record holds with the same settings, and records
+    each run as soon as it is finished; without it the record is made anew, of this machine's runs alone.
+    """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, got {jobs}")
     queue = read(name)
@@ -54,16 +67,43 @@ def repeat(name: str, jobs: int = 2) -> None:
         return _program(queue["program"])
     entries = expand(queue, RUNS / name)
     episodes = int(queue.get("episodes", 10))
-    missing = [entry for entry in entries if not judged(entry, episodes)]
+    kept = recorded(name) if extend else {}
+    missing = [entry for entry in entries if not judged(entry, episodes) and not (kept and _key(entry) in kept)]
     print(f"{name}: {len(entries)} runs, {len(entries) - len(missing)} finished before, {jobs} at a time")
-    failed = _work(missing, episodes, jobs)
+    writing = threading.Lock()
+
+    def note() -> None:
+        with writing:
+            _record(name, queue, [entry for entry in entries if entry not in missing or judged(entry, episodes)], kept)
+
+    failed = _work(missing, episodes, jobs, note if extend else lambda: None)
     if failed:
         logs = "\n".join(f"  {entry.folder}: see {log(entry)}" for entry in failed)
         raise Cut(f"{len(failed)} of {len(entries)} runs failed; 'dreamsim reproduce {name}' tries them again\n{logs}")
-    record = results.gather(queue, entries, f"dreamsim reproduce {name}")
-    RECORDS.mkdir(parents=True, exist_ok=True)
-    (RECORDS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    _record(name, queue, entries, kept)
     draw(name)
+
+
+def recorded(name: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the rows of a queue's record by (task, method, seed, settings)."""
+    file = RECORDS / f"{name}.json"
+    rows = json.loads(file.read_text())["rows"] if file.is_file() else []
+    return {(row["task"], row["method"], row["seed"], row.get("settings")): row for row in rows}
+
+
+def _key(entry: Entry) -> tuple[Any, ...]:
+    return (entry.task, entry.method, entry.seed, entry.settings)
+
+
+def _record(name: str, queue: dict[str, Any], entries: Sequence[Entry], kept: dict[tuple[Any, ...], Any]) -> None:
+    """Write the record of finished entries: what ``kept`` has of them, the rest from their folders."""
+    rows = [(kept and kept.get(_key(entry))) or results.row(entry) for entry in entries]
+    record = results.gather(queue, rows, f"dreamsim reproduce {name}")
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    file = RECORDS / f"{name}.json"
+    new = file.with_suffix(".json.new")
+    new.write_text(json.dumps(record, indent=1) + "\n")
+    new.replace(file)
 
 
 def draw(name: str) -> None:
@@ -137,11 +177,11 @@ def log(entry: Entry) -> Path:
     return entry.folder.with_name(f"{entry.folder.name}.log")
 
 
-def _work(entries: Sequence[Entry], episodes: int, jobs: int) -> list[Entry]:
-    """Finish entries, ``jobs`` at a time, and return those that failed. Ctrl-C lets running ones save."""
+def _work(entries: Sequence[Entry], episodes: int, jobs: int, note: Callable[[], None]) -> list[Entry]:
+    """Finish entries, ``jobs`` at a time, noting each, and return those that failed. Ctrl-C lets running ones save."""
     stop = threading.Event()
     with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(_finish, entry, episodes, stop) for entry in entries]
+        futures = [pool.submit(_finish, entry, episodes, stop, note) for entry in entries]
         try:
             good = [future.result() for future in futures]
         except KeyboardInterrupt:
@@ -152,7 +192,7 @@ def _work(entries: Sequence[Entry], episodes: int, jobs: int) -> list[Entry]:
     return [entry for entry, fine in zip(entries, good, strict=True) if not fine]
 
 
-def _finish(entry: Entry, episodes: int, stop: threading.Event) -> bool:
+def _finish(entry: Entry, episodes: int, stop: threading.Event, note: Callable[[], None]) -> bool:
     if stop.is_set():
         return False
     if entry.folder.exists() and not (entry.folder / CHECKPOINT).is_file():
@@ -163,6 +203,8 @@ def _finish(entry: Entry, episodes: int, stop: threading.Event) -> bool:
             return False
     fine = _call(["evaluate", str(entry.folder), f"--episodes={episodes}", "--film=false"], entry)
     print(f"  {'finished' if fine else 'FAILED'} {entry.folder}", flush=True)
+    if fine:
+        note()
     return fine
 
 

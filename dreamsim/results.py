@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SUMMARY = (
-    *("task", "method", "runs", "mean", "interval", "std over runs", "lowest"),
+    *("task", "method", "runs", "mean", "interval", "IQM", "std over runs", "lowest"),
     *("env steps", "gradient steps", "imagined steps", "minutes"),
 )
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
@@ -28,18 +28,17 @@ MARKS = (("#444444", "o"), ("#777777", "s"), ("#a0a0a0", "^"))  # of published c
 SPARSE = 4  # published points fewer than this are not joined: a line would claim what happened between
 
 
-def gather(queue: dict[str, Any], entries: Sequence[Entry], command: str) -> dict[str, Any]:
+def gather(queue: dict[str, Any], rows: Sequence[dict[str, Any]], command: str) -> dict[str, Any]:
     """Return everything a queue's finished runs say, as plain JSON."""
-    rows = [_row(entry) for entry in entries]
     return {
         "format": FORMAT,
         "title": queue["title"],
         "note": queue.get("note", ""),
         "command": command,
-        "commit": sorted({str(row.pop("commit")) for row in rows}),
+        "commit": sorted({str(row["commit"]) for row in rows}),
         "machine": machine(),
         "published": queue.get("published", []),
-        "rows": rows,
+        "rows": list(rows),
     }
 
 
@@ -62,7 +61,8 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def row(entry: Entry) -> dict[str, Any]:
+    """Return what a finished run says: how it was made, its score and curve, and what it earns in its own dream."""
     about = json.loads((entry.folder / "run.json").read_text())["about"]
     report = json.loads((entry.folder / "report.json").read_text())
     returns = report["outcome"]["returns"]
@@ -72,10 +72,19 @@ def _row(entry: Entry) -> dict[str, Any]:
         "task": entry.task,
         "method": entry.method,
         "seed": entry.seed,
+        "settings": entry.settings,
         **{name: about[name] for name in ("env_steps", "gradient_steps", "imagined_steps", "wall_s", "commit")},
         "score": round(float(np.mean(returns)), 2),
         "returns": [round(value, 2) for value in returns],
         "curve": curve,
+        "beside": [
+            {
+                "horizon": part["horizon"],
+                "dream": round(float(np.mean(part["dream"])), 3),
+                "real": round(float(np.mean(part["real"])), 3),
+            }
+            for part in report.get("beside") or []
+        ],
     }
 
 
@@ -87,11 +96,11 @@ def write_page(name: str, record: dict[str, Any], folder: Path) -> list[Path]:
         _figure(path, task, record, folder / "published")
         figures.append(path)
     page = folder / f"{name}.md"
-    page.write_text(_page(record, figures))
+    page.write_text(_page(record, figures, folder / "published"))
     return [page, *figures]
 
 
-def _page(record: dict[str, Any], figures: Sequence[Path]) -> str:
+def _page(record: dict[str, Any], figures: Sequence[Path], published: Path) -> str:
     box = record["machine"]
     lines = [
         f"# {record['title']}",
@@ -108,6 +117,8 @@ def _page(record: dict[str, Any], figures: Sequence[Path]) -> str:
         "|---" * len(SUMMARY) + "|",
         *(_summary(task, method, rows) for (task, method), rows in _groups(record["rows"])),
         "",
+        *_compared(record, published),
+        *_gaps(record),
         *(f"![{figure.stem}]({figure.name})" for figure in figures),
         "",
         "Curves are means over runs of evaluations during training; bands and bars reach from lowest to highest run.",
@@ -136,10 +147,47 @@ def _summary(task: str, method: str, rows: Sequence[dict[str, Any]]) -> str:
     means = {name: np.mean([row[name] for row in rows]) for name in ("env_steps", "gradient_steps", "imagined_steps")}
     minutes = np.mean([row["wall_s"] for row in rows]) / 60
     return (
-        f"| {task} | {method} | {len(rows)} | {found.mean:.1f} | {bounds} | {spread} | {min(scores):.1f} | "
-        + " | ".join(f"{value:,.0f}" for value in means.values())
-        + f" | {minutes:.1f} |"
+        f"| {task} | {method} | {len(rows)} | {found.mean:.1f} | {bounds} | {found.middle:.1f} | {spread} | "
+        f"{min(scores):.1f} | " + " | ".join(f"{value:,.0f}" for value in means.values()) + f" | {minutes:.1f} |"
     )
+
+
+def _compared(record: dict[str, Any], published: Path) -> list[str]:
+    """Return a table of our mean scores as a share of the published ones at as many environment steps."""
+    lines = []
+    for (task, method), rows in _groups(record["rows"]):
+        ours, steps = float(np.mean([row["score"] for row in rows])), min(row["env_steps"] for row in rows)
+        for curve in _of(record["published"], task):
+            theirs = _published_at(published / curve["file"], curve["where"], steps)
+            if theirs is None:
+                continue
+            mean, runs = theirs
+            share = f"{100 * ours / mean:.0f} %" if mean > 0 else "-"
+            lines.append(
+                f"| {task} | {method} | {ours:.1f} | {len(rows)} | {curve['name']} | {mean:.1f} | {runs} | {share} |"
+            )
+    if not lines:
+        return []
+    head = ("task", "method", "mean", "n", "published", "mean", "n", "ours of theirs")
+    told = "Beside published means at as many environment steps (between two published points by a straight line):"
+    return [told, "", f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines, ""]
+
+
+def _gaps(record: dict[str, Any]) -> list[str]:
+    """Return a table of what policies earn in their own dreams and, from the same starts, in reality."""
+    lines = []
+    for (task, method), rows in _groups(record["rows"]):
+        for horizon in sorted({part["horizon"] for row in rows for part in row.get("beside", ())}):
+            pairs = [part for row in rows for part in row.get("beside", ()) if part["horizon"] == horizon]
+            dream, real = (float(np.mean([part[name] for part in pairs])) for name in ("dream", "real"))
+            lines.append(
+                f"| {task} | {method} | {len(pairs)} | {horizon} | {dream:.1f} | {real:.1f} | {dream - real:+.1f} |"
+            )
+    if not lines:
+        return []
+    head = ("task", "method", "runs", "steps", "return in the dream", "real return", "gap")
+    told = "The exploitation gap: each final policy in its own model's dream and in reality, from the same starts:"
+    return [told, "", f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines, ""]
 
 
 def _figure(path: Path, task: str, record: dict[str, Any], published: Path) -> None:
@@ -193,6 +241,14 @@ def _published(file: Path, where: dict[str, str], furthest: float) -> tuple[np.n
     if not by_seed:
         raise ValueError(f"{file} has no rows where {where}")
     return _aligned([sorted(curve) for curve in by_seed.values()])
+
+
+def _published_at(file: Path, where: dict[str, str], step: float) -> tuple[float, int] | None:
+    """Return a published mean at a step and the number of its runs; None where its curve does not reach so far."""
+    steps, curves = _published(file, where, float("inf"))
+    if not steps[0] <= step <= steps[-1]:
+        return None
+    return float(np.mean([np.interp(step, steps, curve) for curve in curves])), len(curves)
 
 
 def _groups(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[tuple[str, str], list[dict[str, Any]]]]:

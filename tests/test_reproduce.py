@@ -1,6 +1,7 @@
 """A recorded result: what is finished stays, what was cut goes on, and the page follows from the numbers."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,9 @@ def finished(entry: reproduce.Entry, score: float) -> None:
     }
     entry.folder.mkdir(parents=True)
     (entry.folder / "run.json").write_text(json.dumps({"about": about}))
-    (entry.folder / "report.json").write_text(json.dumps({"outcome": {"returns": [score - 1, score + 1]}}))
+    beside = [{"name": "15 steps", "horizon": 15, "dream": [score - 3, score - 1], "real": [score, score]}]
+    report = {"outcome": {"returns": [score - 1, score + 1]}, "beside": beside}
+    (entry.folder / "report.json").write_text(json.dumps(report))
     (entry.folder / "metrics.csv").write_text(f"env_steps,return_mean\n100,{score / 2}\n200,{score}\n")
 
 
@@ -77,7 +80,9 @@ def test_the_record_and_its_page_say_how_many_how_high_and_how_spread(queue):
     assert [row["score"] for row in record["rows"]] == [10.0, 20.0]
     assert record["rows"][1]["curve"] == [[100, 10.0], [200, 20.0]]
     page = Path("docs/results/line.md").read_text()
-    assert "| line | imagined | 2 | 15.0 | 10.0 to 20.0 | 7.1 | 10.0 | 200 | 50 | 400 | 1.0 |" in page
+    assert "| line | imagined | 2 | 15.0 | 10.0 to 20.0 | 15.0 | 7.1 | 10.0 | 200 | 50 | 400 | 1.0 |" in page
+    assert "| line | imagined | 15.0 | 2 | Theirs | 3.5 | 2 | 429 % |" in page  # seeds 1 and 2 at step 200 of 300
+    assert "| line | imagined | 2 | 15 | 13.0 | 15.0 | -2.0 |" in page
     figure = Path("docs/results/line-line.svg").read_text()
     assert "imagined (dreamsim, n=2)" in figure and "Theirs (published, n=2)" in figure
 
@@ -92,6 +97,34 @@ def test_the_page_is_drawn_from_the_record_alone_and_equally(queue):
             path.unlink()
     reproduce.draw("line")
     assert before == {path: path.read_text() for path in Path("docs/results").glob("line*")}
+
+
+def test_a_record_is_extended_by_what_it_lacks_and_a_changed_setting_is_done_again(queue, monkeypatch):
+    trained = []
+
+    def train(entry, *_):
+        trained.append(entry.seed)
+        finished(entry, 10.0 * entry.seed)
+        _[-1]()
+        return True
+
+    monkeypatch.setattr(reproduce, "_finish", train)
+    first = {**QUEUE, "runs": [{**QUEUE["runs"][0], "seeds": [1]}]}
+    Path("configs/results/line.yaml").write_text(yaml.safe_dump(first))
+    reproduce.repeat("line")
+    shutil.rmtree("runs")  # another day, another machine
+    Path("configs/results/line.yaml").write_text(yaml.safe_dump(QUEUE))
+    reproduce.repeat("line", extend=True)
+    assert trained == [1, 2]
+    assert [row["score"] for row in json.loads(Path("docs/results/line.json").read_text())["rows"]] == [10.0, 20.0]
+    shutil.rmtree("runs")
+    changed = {**QUEUE, "runs": [{**QUEUE["runs"][0], "options": {"data.init_args.env_steps": 100}}]}
+    Path("configs/results/line.yaml").write_text(yaml.safe_dump(changed))
+    reproduce.repeat("line", extend=True)
+    assert sorted(trained[2:]) == [1, 2]
+    shutil.rmtree("runs")
+    reproduce.repeat("line")
+    assert len(trained) == 6, "without extend everything is done anew"
 
 
 def test_published_rows_of_another_method_are_not_ours_to_draw(queue):
