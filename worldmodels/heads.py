@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -68,45 +72,74 @@ class TwoHot(nn.Module):
         if count < 2 or not low < high:
             raise ValueError(f"two-hot regression needs at least 2 bins and low < high, got {count} on [{low}, {high}]")
         self.count = count
-        self.register_buffer("bins", symexp(torch.linspace(low, high, count, dtype=torch.float64)).float(), False)
+        steps = torch.linspace(low, high, count, dtype=torch.float64).round(decimals=9)  # the middle one exactly 0
+        self.register_buffer("bins", symexp(steps).float(), persistent=False)
 
     def decode(self, logits: Tensor) -> Tensor:
         """Return the numbers (...) that logits (..., N) stand for; equal logits give exactly 0 where bins mirror."""
-        part = torch.softmax(logits.float(), -1) * self.bins
+        return self._mean(torch.softmax(logits.float(), -1))
+
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the cross-entropy (...) of logits (..., N) with targets (...), broadcast over leading axes."""
+        return self._cross_entropy(F.log_softmax(logits.float(), -1), target)
+
+    def judge(self, logits: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Return the numbers (...), without graph, and what gives losses (...) against targets: one softmax for all."""
+        log = F.log_softmax(logits.float(), -1)
+        return self._mean(log.detach().exp()), functools.partial(self._cross_entropy, log)
+
+    def _mean(self, probs: Tensor) -> Tensor:
+        part = probs * self.bins
         half = self.count // 2
         # The two halves are summed in mirrored order: bins reach 5e8, and rounding would not cancel otherwise.
         mirrored = part[..., :half] + part[..., self.count - half :].flip(-1)
         return mirrored.sum(-1) + (part[..., half] if self.count % 2 else 0)
 
-    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the cross-entropy (...) of logits (..., N) with targets (...), broadcast over leading axes."""
-        logits = logits.float()
+    def _cross_entropy(self, log: Tensor, target: Tensor) -> Tensor:
         target = target.detach().clamp(self.bins[0], self.bins[-1]).contiguous()
         lower = (torch.searchsorted(self.bins, target, right=True) - 1).clamp(0, self.count - 2)
         below, above = self.bins[lower], self.bins[lower + 1]
         weight = (target - below) / (above - below)
         index = torch.stack([lower, lower + 1], -1)
-        lead = torch.broadcast_shapes(logits.shape[:-1], target.shape)
-        near = logits.expand(*lead, -1).gather(-1, index.expand(*lead, 2))
-        picked = torch.lerp(near[..., 0], near[..., 1], weight.expand(lead))
-        return torch.logsumexp(logits, -1) - picked
+        lead = torch.broadcast_shapes(log.shape[:-1], target.shape)
+        near = log.expand(*lead, -1).gather(-1, index.expand(*lead, 2))
+        return -torch.lerp(near[..., 0], near[..., 1], weight.expand(lead))
 
 
-def unimix(logits: Tensor, uniform: float = 0.01) -> Tensor:
-    """Return probabilities (..., C) of logits (..., C), mixed with a share of the uniform ones (DreamerV3: 1 %)."""
-    return torch.softmax(logits.float(), -1) * (1 - uniform) + uniform / logits.shape[-1]
+def unimix(logits: Tensor, uniform: float = 0.01, dim: int = -1) -> Tensor:
+    """Return the probabilities of logits along an axis, mixed with a share of the uniform ones (DreamerV3: 1 %)."""
+    return torch.softmax(logits.float(), dim).mul(1 - uniform).add(uniform / logits.shape[dim])
 
 
-def one_hot_sample(probs: Tensor) -> Tensor:
-    """Draw one-hot samples (..., C); gradients pass straight to the probabilities (..., C)."""
-    race = probs.detach() / torch.empty_like(probs).exponential_()
-    sample = torch.zeros_like(race).scatter_(-1, race.argmax(-1, keepdim=True), 1.0)
-    return sample + (probs - probs.detach()) if probs.requires_grad else sample
+class _Straight(torch.autograd.Function):
+    """A sample forward, its probabilities backward."""
+
+    @staticmethod
+    def forward(ctx: Any, probs: Tensor, sample: Tensor) -> Tensor:
+        return sample
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
 
 
-def categorical_kl(one: Tensor, other: Tensor) -> Tensor:
-    """Return KL(one || other) (...) of probabilities (..., C), which must be above 0."""
-    return (one * (one.log() - other.log())).sum(-1)
+def one_hot_sample(probs: Tensor, dim: int = -1) -> Tensor:
+    """Draw one-hot samples along an axis of probabilities (...); gradients pass straight to the probabilities.
+
+    One uniform number is drawn for each sample and placed among the summed probabilities, a sixth of what a race
+    of exponentials costs on a CPU.
+    """
+    with torch.no_grad():
+        last = probs.shape[dim] - 1
+        below = probs.narrow(dim, 0, last).cumsum(dim)
+        place = (torch.rand_like(probs.narrow(dim, 0, 1)) >= below).sum(dim, keepdim=True)
+        sample = torch.zeros_like(probs).scatter_(dim, place, 1.0)
+    return _Straight.apply(probs, sample) if probs.requires_grad else sample
+
+
+def categorical_kl(one: Tensor, other: Tensor, dim: int = -1) -> Tensor:
+    """Return KL(one || other) along an axis of probabilities, which must be above 0."""
+    return (one * (one.log() - other.log())).sum(dim)
 
 
 def binary_loss(logits: Tensor, target: Tensor) -> Tensor:

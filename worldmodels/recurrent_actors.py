@@ -128,9 +128,8 @@ class Value(nn.Module):
 
     def fit(self, view: Obs, target: Tensor) -> Tensor:
         """Return losses (...) against targets (...)."""
-        return self.judge(view)[1](target)
+        return self.regression.loss(self.net(features(view)), target)
 
     def judge(self, view: Obs) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Return the values (...), without graph, and a function from targets (...) to losses (...), in one pass."""
-        logits = self.net(features(view))
-        return self.regression.decode(logits.detach()), lambda target: self.regression.loss(logits, target)
+        return self.regression.judge(self.net(features(view)))

@@ -86,3 +86,4 @@ class Learned(NamedTuple):
     # (B, T+1, ...) beliefs with their graph, which an objective may shape; None: the caller runs start/update
     states: State | None
     observed: State | None = None  # (B, T+1, ...) beliefs from real observations, without graph; None: states detached
+    metrics: dict[str, Tensor] = {}  # scalars without graph that the caller shows and does not sum

@@ -5,11 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dreamsim.core.types import Obs
 
-def lambda_returns(reward: Tensor, proceed: Tensor, following: Tensor, discount: float, lam: float | Tensor) -> Tensor:
+
+def discounts(view: Obs, usual: float) -> float | Tensor:
+    """Return ``usual``, or the discounts (...) of a view that has its own as its part ``discount`` (..., 1)."""
+    return view["discount"].squeeze(-1) if "discount" in view else usual
+
+
+def lambda_returns(
+    reward: Tensor, proceed: Tensor, following: Tensor, discount: float | Tensor, lam: float | Tensor
+) -> Tensor:
     """Return R_t = r_t + d_t ((1 - lam) v_{t+1} + lam R_{t+1}), with R_H = v_H and d_t = discount * proceed_t.
 
-    ``following`` is v_{t+1}, the value of the state that step t reached; ``lam`` is one
+    ``following`` is v_{t+1}, the value of the state that step t reached; ``discount`` and ``lam`` are one
     number or one for each step. All are (B, H). Source: DreamerV3, equation 9.
     """
     carry = discount * proceed

@@ -10,14 +10,16 @@ from torch import Tensor, nn
 
 from dreamsim.core.protocols import Uncertain, Values, find_power, power
 from dreamsim.core.types import Obs, Rollout, State
+from dreamsim.imagination.returns import discounts
 
 
 class Return(nn.Module):
     """The discounted reward of a dream plus ``value(view)`` (N,) of where it leads, if one is given.
 
     sum_t (prod_{k<t} d p_k) (r_t + d (1 - p_t) absorbing) + (prod_{t<H} d p_t) V, with p the probability
-    of going on. What follows an early end is worth ``absorbing``. It is 0 by default, which makes a
-    quick end the best plan where all rewards are negative: such a task wants its worst return here.
+    of going on; a view's own ``discount`` comes before d. What follows an early end is worth ``absorbing``.
+    It is 0 by default, which makes a quick end the best plan where all rewards are negative: such a task wants
+    its worst return here.
     """
 
     def __init__(
@@ -28,10 +30,11 @@ class Return(nn.Module):
 
     def forward(self, dreamt: Rollout) -> Tensor:
         """Return the score (N,) of each plan."""
-        alive = torch.cumprod(self.discount * dreamt.proceed, 1)
+        discount = discounts({name: part[:, 1:] for name, part in dreamt.view.items()}, self.discount)
+        alive = torch.cumprod(discount * dreamt.proceed, 1)
         reward = dreamt.reward
         if self.absorbing:
-            reward = reward + self.discount * self.absorbing * (1 - dreamt.proceed)
+            reward = reward + discount * self.absorbing * (1 - dreamt.proceed)
         score = reward[:, 0] + (alive[:, :-1] * reward[:, 1:]).sum(1)
         return score if self.value is None else torch.addcmul(score, alive[:, -1], self.value(last(dreamt)))
 

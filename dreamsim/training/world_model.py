@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,10 @@ class FitWorldModel(lightning.LightningModule):
 
     Args:
         model: makes the world model from observation and action space.
-        rate: learning rate of Adam.
+        rate: learning rate of AdamW.
+        decay: its weight decay.
+        warm: share of the batches over which the rate rises to ``rate``, before it falls as a cosine to 0;
+            None: it stays as it is.
         clip: largest norm of the gradient.
         keep_every: batches between checkpoints.
     """
@@ -34,11 +38,16 @@ class FitWorldModel(lightning.LightningModule):
         self,
         model: Callable[[spaces.Dict, spaces.Space], nn.Module],
         rate: float = 3e-4,
+        decay: float = 0.0,
+        warm: float | None = None,
         clip: float = 20.0,
         keep_every: int = 1000,
     ) -> None:
         super().__init__()
+        if warm is not None and not 0 < warm < 1:
+            raise ValueError(f"warm is a share of the batches between 0 and 1, got {warm}")
         self._make_model, self.rate, self.clip, self.keep_every = model, rate, clip, keep_every
+        self.decay, self.warm = decay, warm
         self.model: nn.Module | None = None
 
     @property
@@ -77,8 +86,15 @@ class FitWorldModel(lightning.LightningModule):
         return self._loss(batch, "held_out")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam over all parameters of the model."""
-        return torch.optim.Adam(self.parameters(), self.rate, fused=True)
+        """Return AdamW over the parameters of the model that learn."""
+        learning = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return torch.optim.AdamW(learning, self.rate, weight_decay=self.decay, fused=True)
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Give the rate its place in the run."""
+        if self.warm is not None:
+            for group in optimizer.param_groups:
+                group["lr"] = self.rate * warmed(self.progress, self.warm)
 
     def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
         """Clip the gradient to ``clip``."""
@@ -131,9 +147,17 @@ class FitWorldModel(lightning.LightningModule):
         print(f"       dreamsim fit --config POLICY.yaml --model.init_args.world {folder}  # see configs/policy")
 
     def _loss(self, batch: Segment, name: str) -> torch.Tensor:
-        losses = self.model.loss(batch).losses
+        learned = self.model.loss(batch)
+        losses = learned.losses
         total = torch.stack(list(losses.values())).sum()
         rows = batch.action.shape[0]
-        self.log_dict({f"{name}/{key}": value for key, value in losses.items()}, batch_size=rows)
+        self.log_dict({f"{name}/{key}": value for key, value in {**losses, **learned.metrics}.items()}, batch_size=rows)
         self.log(f"{name}/loss", total, prog_bar=True, batch_size=rows)
         return total
+
+
+def warmed(progress: float, warm: float) -> float:
+    """Return the share of a rate at ``progress`` in [0, 1]: a line from 0 to 1 at ``warm``, then half a cosine to 0."""
+    if progress < warm:
+        return progress / warm
+    return 0.5 * (1 + math.cos(math.pi * (progress - warm) / (1 - warm)))

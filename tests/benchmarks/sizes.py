@@ -45,3 +45,32 @@ def data(size: Size) -> Data:
     obs = torch.randn(b, t + 1, size.observation, generator=random)
     action = torch.rand(b, t, size.actions, generator=random) * 2 - 1
     return Data(obs, action, torch.rand(b, t, generator=random))
+
+
+class DreamerSize(NamedTuple):
+    """One DreamerV3: widths as published, the batch it learns from and the length of its dreams."""
+
+    name: str
+    deter: int
+    hidden: int
+    classes: int
+    units: int
+    depth: int
+    stoch: int
+    observation: int
+    actions: int
+    batch: int
+    length: int  # real steps of a window
+    horizon: int  # dreamt steps
+
+
+DREAMER_1M = DreamerSize("1M", 512, 64, 4, 64, 4, 32, 5, 1, 16, 64, 15)  # states of cartpole-swingup
+
+
+def dreamer_data(size: DreamerSize) -> Data:
+    """Return the batch that every side gets."""
+    random = torch.Generator().manual_seed(1)
+    b, t = size.batch, size.length
+    obs = torch.randn(b, t + 1, size.observation, generator=random)
+    action = torch.rand(b, t, size.actions, generator=random) * 2 - 1
+    return Data(obs, action, torch.rand(b, t, generator=random))

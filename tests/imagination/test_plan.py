@@ -11,13 +11,17 @@ from gymnasium import spaces
 from torch import nn
 
 from dreamsim.core.parts import build, describe
+from dreamsim.core.plain import from_plain, to_plain
 from dreamsim.core.random import Stream
+from dreamsim.core.run import load, save
 from dreamsim.core.spaces import Codec
 from dreamsim.core.types import Act
 from dreamsim.imagination.imagine import Greedy
 from dreamsim.imagination.plan import CEM, ICEM, MPPI, Deliberate, Gradient, PredictiveSampling
 from dreamsim.imagination.score import Return
 from dreamsim.imagination.search import Centre
+from worldmodels.actors import SquashedGaussian
+from worldmodels.decoder_free import DecoderFree
 
 SAMPLING = {
     "MPPI": functools.partial(MPPI, samples=300, elites=30, iterations=8, temperature=5.0),
@@ -253,10 +257,34 @@ def test_deliberating_explores_by_act_and_not_by_mode():
     assert Deliberate(model, meek).act(obs, None, first).action.std() < 0.03
 
 
-def test_a_planner_is_a_part_of_a_run():
-    make = functools.partial(CEM, horizon=3, samples=20, elites=4, explore=Centre)
-    planner = build(describe(make), Cart(), None, spaces.Box(-1, 1, (1,)))
-    assert planner.horizon == 3 and planner.propose.samples == 20 and isinstance(planner.explore, Centre)
+def test_a_planner_is_a_part_of_a_run(tmp_path):
+    make = functools.partial(MPPI, horizon=2, samples=20, elites=4, proposals=4)
+    sizes = {"latent": 8, "width": 8, "encoder_width": 8}
+    parts = {
+        "model": describe(functools.partial(DecoderFree, **sizes)),
+        "policy": describe(functools.partial(SquashedGaussian, width=8)),
+        "planner": describe(make),
+    }
+    codec = Codec(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 2, (2,)))
+    model = build(parts["model"], codec.observation_space, codec.action_space)
+    policy = build(parts["policy"], model.view_space, codec.action_space)
+    raw = {"observation_space": codec.raw_observation_space, "action_space": codec.raw_action_space}
+    save(tmp_path, model=model, policy=policy, parts=parts, about={}, **raw)
+    actor = load(tmp_path).actor()
+    assert isinstance(actor, Greedy) and isinstance(actor.policy, Deliberate)
+    act = actor.act({"observation": torch.zeros(5, 3)})
+    assert act.action.shape == (5, 2) and act.memory["plan"]["mean"].shape == (5, 2, 2)
+    again = actor.act({"observation": torch.ones(5, 3)}, from_plain(to_plain(act.memory)), torch.arange(5) > 2)
+    assert torch.isfinite(again.action).all()
+
+
+def test_a_compiled_search_finds_the_same_plan():
+    def decide(compiled):
+        planner = CEM(Cart(), None, 1, horizon=1, samples=16, elites=4, iterations=2, compiled=compiled)
+        with Stream(0):
+            return planner.mode(Cart().start({"p": torch.tensor([0.5, -0.3])})).action
+
+    torch.testing.assert_close(decide(True), decide(False))
 
 
 def test_settings_that_mean_nothing_are_refused():

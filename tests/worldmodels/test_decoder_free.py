@@ -7,8 +7,8 @@ from gymnasium import spaces
 
 from dreamsim.core import tree
 from dreamsim.core.types import Segment
-from worldmodels.actors import QEnsemble, SquashedGaussian
-from worldmodels.decoder_free import DecoderFree, nano, size1m, size5m, step_weights
+from worldmodels import tdmpc2
+from worldmodels.decoder_free import DecoderFree, nano, step_weights
 from worldmodels.nets import simnorm
 
 SPACE = spaces.Dict({"position": spaces.Box(-9, 9, (3,)), "speed": spaces.Box(-9, 9, (2,))})
@@ -130,13 +130,20 @@ def test_a_latent_that_cannot_be_cut_into_simplices_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("preset", "members", "width", "count"), [(nano, 2, 128, 0.16e6), (size1m, 2, 384, 1.2e6), (size5m, 5, 512, 4.9e6)]
+    ("size", "count"),
+    [("_nano", 0.2e6), ("1m", 1.2e6), ("5m", 5.0e6), ("19m", 18.1e6), ("48m", 47.2e6), ("317m", 312.6e6)],
 )
-def test_presets_have_their_sizes(preset, members, width, count):
-    """Model, critics and policy together; the paper's names round to 1 and 5 million."""
-    model = preset(SPACE, ACTIONS)
-    critic = QEnsemble(model.view_space, 2, members=members, width=width, bins=model.regression.count)
-    policy = SquashedGaussian(model.view_space, ACTIONS, width=width)
+def test_presets_have_their_sizes(size, count):
+    """Model, critics and policy together, for observations and actions as DeepMind Control has them."""
+    with torch.device("meta"):
+        model = getattr(tdmpc2, f"model{size}")(SPACE, ACTIONS)
+        critic = getattr(tdmpc2, f"critics{size}")(model.view_space, 2)
+        policy = getattr(tdmpc2, f"policy{size}")(model.view_space, ACTIONS)
     counted = sum(p.numel() for part in (model, critic, policy) for p in part.parameters())
     assert abs(counted - count) < 0.1 * count, counted
+
+
+@pytest.mark.parametrize("preset", [nano, tdmpc2.model1m])
+def test_presets_learn(preset):
+    model = preset(SPACE, ACTIONS)
     assert torch.isfinite(sum(model.loss(batch()).losses.values()))

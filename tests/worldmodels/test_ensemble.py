@@ -14,7 +14,7 @@ from dreamsim.core.protocols import Decodes, FitsStatistics, Revises, Uncertain,
 from dreamsim.core.random import Stream
 from dreamsim.core.types import Segment
 from dreamsim.imagination.imagine import Script, imagine
-from dreamsim.imagination.plan import MPPI, Deliberate
+from dreamsim.imagination.plan import CEM, MPPI, Deliberate
 from dreamsim.training.learner import Learner, run_round
 from worldmodels.ensemble import EachStep, Ensemble, Particles, WholeDream, mbpo, nano, pets
 
@@ -233,6 +233,11 @@ def test_particles_judge_a_plan_by_their_mean(learned):
         act = Deliberate(world, MPPI(world, None, 1, horizon=3, samples=32, elites=4, iterations=2)).mode(
             {"x": torch.zeros(4, 2)}
         )
+        planner = CEM(learned[0], None, 1, horizon=3, samples=32, elites=4, iterations=2, world=Particles)
+        apart = planner.mode(learned[0].start({"x": torch.zeros(4, 2)}))
+        lifted = world.lift(learned[0].start({"x": torch.ones(6, 2)}))
+    assert (apart.action > 0).all() and lifted["observation"].shape == (6, 20, 2)
+    assert all(len(row.unique()) > 1 for row in lifted["member"])  # as many worlds as were drawn, not one
     assert after["observation"].shape == (6, 20, 2) and (proceed == 1).all()
     torch.testing.assert_close(reward, torch.ones(6), atol=0.06, rtol=0)
     assert (after["observation"].std(1) > 0).all() and (act.action > 0).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -12,9 +13,11 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from dreamsim.core import tree
+from dreamsim.core.parts import portable
 from dreamsim.core.types import Learned, Obs, Segment
 from dreamsim.imagination.imagine import imagine
-from dreamsim.imagination.returns import lambda_returns
+from dreamsim.imagination.judging import Judging, judging
+from dreamsim.imagination.returns import discounts, lambda_returns
 from dreamsim.training.objectives.protocol import Judged
 
 
@@ -32,10 +35,14 @@ class PolicyPrior(nn.Module):
     rewards to the window's end.
     ``absorbing`` is the value of what follows a termination: 0, the default, makes an early end
     the best that costs can hope for; a task whose rewards are negative wants the worst return here.
+    A view that has its own ``discount`` (several tasks) is judged by that.
 
-    Source: TD-MPC2, equations 3 to 6 and the released code. Deviation: one backward pass and
+    Source: TD-MPC2, equations 3 to 6 and the released code. Deviations: one backward pass and
     one optimiser step serve model, critics and policy together, where the released code
-    steps the policy after the model; the policy sees the model of one step before.
+    steps the policy after the model, so that the policy sees model and critics of one step before; with several
+    tasks the policy's loss does not move their vectors, as it does there unintended; an end is weighed by its
+    probability, where the released planner takes one above a half for certain. Its Adam has ``epsilon`` 1e-5 for
+    the policy alone.
     """
 
     def __init__(
@@ -54,15 +61,27 @@ class PolicyPrior(nn.Module):
         imagined: int = 0,
         lam: float = 0.0,
         absorbing: float = 0.0,
+        epsilon: float = 1e-8,
     ) -> None:
         super().__init__()
         action_size = int(action_space.n) if isinstance(action_space, spaces.Discrete) else action_space.shape[0]
+        self._make_critic = portable(critic)  # whose copies cost nothing
         self.critic = critic(view_space, action_size)
-        self.target = deepcopy(self.critic).requires_grad_(False)
+        self.target = deepcopy(self.critic).requires_grad_(False).eval()
         self.scale = RunningScale(target_rate)
         self.discount, self.rate, self.encoder_rate, self.clip = discount, rate, encoder_rate, clip
         self.target_rate, self.decay, self.value, self.entropy = target_rate, decay, value, entropy
-        self.imagined, self.lam, self.absorbing = imagined, lam, absorbing
+        self.imagined, self.lam, self.absorbing, self.epsilon = imagined, lam, absorbing, epsilon
+
+    def train(self, mode: bool = True) -> PolicyPrior:
+        """Set the mode of all but the target critics, which drop nothing out."""
+        super().train(mode)
+        self.target.eval()
+        return self
+
+    def equip(self, policy: nn.Module, make: Callable) -> tuple[nn.Module, Callable]:
+        """Return ``policy`` with the critics as its power to value, and a maker of such a policy from ``make``."""
+        return Judging(policy, self.critic), functools.partial(judging, policy=make, critic=self._make_critic)
 
     def groups(self, model: Any, policy: Any) -> list[dict[str, Any]]:
         """A model's ``encoder``, where it has one, at a fraction of the rate; the rest with the critics; the policy."""
@@ -81,6 +100,7 @@ class PolicyPrior(nn.Module):
                 "lr": self.rate,
                 "clip": self.clip,
                 "clip_name": "policy",
+                "eps": self.epsilon,
             },
         ]
 
@@ -111,8 +131,9 @@ class PolicyPrior(nn.Module):
             value = self._few(self.target, following, policy.act(following).action).amin(0)
             goes_on = torch.cat([batch.mask[:, 1:], torch.zeros_like(batch.mask[:, :1])], 1)
             proceed = (~batch.terminated).float()
-            reward = batch.reward + self.discount * self.absorbing * (1 - proceed)
-            return lambda_returns(reward, proceed, value, self.discount, self.lam * goes_on)
+            discount = discounts(following, self.discount)
+            reward = batch.reward + discount * self.absorbing * (1 - proceed)
+            return lambda_returns(reward, proceed, value, discount, self.lam * goes_on)
 
     def _few(self, critic: Any, view: Obs, action: Tensor) -> Tensor:
         """Return the values (2, ...) of two random critics."""
@@ -137,9 +158,10 @@ class PolicyPrior(nn.Module):
         if not self.imagined:
             return 0.0, 0.0, 1.0, model.view(state)
         dreamt = imagine(model, policy, state, self.imagined)
-        alive = torch.cumprod(self.discount * dreamt.proceed, 1)
+        discount = discounts({name: part[:, 1:] for name, part in dreamt.view.items()}, self.discount)
+        alive = torch.cumprod(discount * dreamt.proceed, 1)
         before = torch.cat([torch.ones_like(alive[:, :1]), alive[:, :-1]], 1)
-        reward = dreamt.reward + self.discount * self.absorbing * (1 - dreamt.proceed)
+        reward = dreamt.reward + discount * self.absorbing * (1 - dreamt.proceed)
         gain = (before * reward).sum(1)
         entropy = (before * dreamt.trace["entropy"]).sum(1)
         return gain, entropy, alive[:, -1], {name: view[:, -1] for name, view in dreamt.view.items()}
@@ -178,9 +200,15 @@ class RunningScale(nn.Module):
     def update(self, sample: Tensor) -> None:
         """Move towards the spread of a sample (any shape)."""
         flat = sample.flatten().sort().values
-        last = len(flat) - 1
-        spread = flat[round(0.95 * last)] - flat[round(0.05 * last)]
+        spread = _percentile(flat, 0.95) - _percentile(flat, 0.05)
         self.value.lerp_(spread.clamp(min=1.0), self.rate)
+
+
+def _percentile(ordered: Tensor, share: float) -> Tensor:
+    """Return the number below which ``share`` of an ordered sample (N,) lies, between its neighbours linearly."""
+    place = share * (len(ordered) - 1)
+    lower = int(place)
+    return torch.lerp(ordered[lower], ordered[min(lower + 1, len(ordered) - 1)], place - lower)
 
 
 @contextmanager
