@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from dreamsim.core import tree
 from dreamsim.core.protocols import Modes, find_power
 from dreamsim.core.types import Act, Obs
 from dreamsim.imagination.imagine import random_action
+from dreamsim.imagination.proposals import Actions
 
 
 class Explorer(nn.Module):
@@ -83,6 +85,20 @@ class AsItIs(Explorer):
         return self.policy.act(view, memory, first, applied)
 
 
+class Planned(Explorer):
+    """Acts on real observations as its planner explores; at random while the run warms up, without planning.
+
+    ``policy`` is a ``Deliberate``. What it believes begins with the first observation that it plans from.
+    """
+
+    def act(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
+        """Act on real observations (B, ...)."""
+        if not bool(self.warming):
+            return self.policy.act(view, memory, first, applied)
+        rows = len(next(iter(view.values())))
+        return Act(self.policy.planner.actions.uniform(rows))
+
+
 class Sampled(Explorer):
     """Acts by samples of the policy's own distribution; at random while the run warms up.
 
@@ -100,3 +116,15 @@ class Sampled(Explorer):
         share = 1.0 if bool(self.warming) else self.random * max(0.0, 1 - float(self.progress) / self.until)
         swap = torch.rand(len(act.action), device=act.action.device) < share
         return act._replace(action=tree.where(swap, random_action(act.action, self.discrete), act.action))
+
+
+class AtRandom(nn.Module):
+    """Acts at random, numbers uniform in [-1, 1] and every option as likely: for runs in which only a planner acts."""
+
+    def __init__(self, view_space: spaces.Dict, action_space: spaces.Space) -> None:
+        super().__init__()
+        self.actions = Actions(action_space)
+
+    def act(self, view: Obs, memory: Any = None, first: Tensor | None = None, applied: Tensor | None = None) -> Act:
+        """Return random actions (B, A) for a view (B, ...)."""
+        return Act(self.actions.uniform(len(next(iter(view.values())))))

@@ -48,6 +48,12 @@ class Actions(nn.Module):
             plans[..., self.binary] = (torch.rand_like(chance) < chance).to(plans.dtype)
         return plans
 
+    def uniform(self, rows: int) -> Tensor:
+        """Return random actions (B, A): numbers uniform in [-1, 1], every option of a choice as likely."""
+        nothing = self.neutral.expand(rows, 1, -1)
+        drawn = self.draw(nothing, torch.zeros_like(nothing), torch.zeros_like(nothing)[:, None])[:, 0, 0]
+        return torch.where(self.choice, drawn, torch.rand_like(drawn) * 2 - 1)
+
     def disturb(self, action: Tensor, std: Tensor) -> Tensor:
         """Return actions (B, A) whose numbers have noise of ``std`` (B, A); choices stay as they are."""
         noisy = torch.addcmul(action, std, torch.randn_like(action)).clamp_(-1, 1)

@@ -26,7 +26,8 @@ class Collect(lightning.Callback):
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
         begin = time.perf_counter()
         module.anneal()
-        module.experience.gather(module.collecting)
+        with module.acting():
+            module.experience.gather(module.collecting)
         module.spend("environment", time.perf_counter() - begin)
 
 
@@ -50,7 +51,8 @@ class Evaluate(lightning.Callback):
 
     def _evaluate(self, trainer: Any, module: Any) -> None:
         begin = time.perf_counter()
-        returns = module.experience.evaluate(module.actor)
+        with module.acting():
+            returns = module.experience.evaluate(module.actor)
         module.spend("evaluate", time.perf_counter() - begin)
         counters = module.counters()
         recent = module.experience.collector.recent_returns[-module.experience.env_count :]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from dreamsim.core.protocols import FitsStatistics, KeepsBeliefs, Revises, find_
 from dreamsim.core.random import derive_seed
 from dreamsim.core.run import describe, load, load_weights, save, view_space, weights
 from dreamsim.data.module import Draws, Experience, at_least
-from dreamsim.imagination.explore import Explorer, Noisy, Sampled
+from dreamsim.imagination.explore import Explorer, Noisy, Planned, Sampled
 from dreamsim.imagination.imagine import Believer, Greedy
+from dreamsim.imagination.plan import Deliberate
 from dreamsim.training.callbacks import Collect, Evaluate, Keep, Progress, due
 from dreamsim.training.learner import Learner, run_round
+from dreamsim.training.objectives.protocol import Equips
 from dreamsim.training.start import refuse_many
 
 Factory = Callable[[spaces.Dict, spaces.Space], nn.Module]
@@ -32,9 +35,10 @@ class FitJoint(lightning.LightningModule):
     Args:
         model: makes the world model from observation and action space.
         policy: makes the policy from the model's view space and the action space.
-        objective: makes what judges and improves the policy, from the same two spaces.
+        objective: makes what judges and improves the policy, from the same two spaces; None: only the model learns.
         explore: wraps the policy for collecting; None: ``Noisy`` in a Box, ``Sampled`` in a Discrete space.
         planner: makes the planner that ``evaluate`` acts by from (model, policy, action space); None: the policy acts.
+        plans: also plan while collecting and judging, as TD-MPC2 and PETS do; the planner then explores.
         optimiser: makes the optimiser from parameter groups; None: fused Adam.
         average: share kept of the averaged policy at each gradient step; that policy is evaluated and saved.
         cool_from: share of the run after which the learning rate falls, linearly.
@@ -48,9 +52,10 @@ class FitJoint(lightning.LightningModule):
         self,
         model: Factory,
         policy: Factory,
-        objective: Factory,
+        objective: Factory | None,
         explore: Callable[[nn.Module], Explorer] | None = None,
         planner: Callable[[nn.Module, nn.Module, spaces.Space], nn.Module] | None = None,
+        plans: bool = False,
         optimiser: Callable[[list[dict[str, Any]]], torch.optim.Optimizer] | None = None,
         average: float = 0.998,
         cool_from: float = 0.5,
@@ -61,10 +66,15 @@ class FitJoint(lightning.LightningModule):
     ) -> None:
         super().__init__()
         at_least(0, threads=threads)
+        if plans and planner is None:
+            raise ValueError("plans asks to act by a planner, and none is named; name one, such as planner: MPPI")
+        if plans and explore is not None:
+            raise ValueError("with plans the planner explores by itself; leave explore out, or plans")
         self.threads, self.compiled = threads, compiled
         self.automatic_optimization = False
         self._make_model, self._make_policy, self._make_objective = model, policy, objective
         self._explore, self._planner, self._optimiser = explore, planner, optimiser
+        self.plans = plans
         self.average, self.cool_from, self.cool_to, self.source = average, cool_from, cool_to, source
         self.gradient_steps, self.imagined_steps = 0, 0
         self.seconds: dict[str, float] = {}  # wall time by phase: environment, data, learn, imagine, evaluate
@@ -87,8 +97,7 @@ class FitJoint(lightning.LightningModule):
             _copy_model(self.source, self.model)
         view = view_space(self.model, codec.observation_space)
         self.policy = self._make_policy(view, codec.action_space)
-        self.objective = self._make_objective(view, codec.action_space)
-        self.explorer = self._make_explorer(codec.action_space)
+        self.objective = None if self._make_objective is None else self._make_objective(view, codec.action_space)
         self.seed = torch.initial_seed() & 0x7FFFFFFF
 
     def configure_callbacks(self) -> list[lightning.Callback]:
@@ -107,8 +116,10 @@ class FitJoint(lightning.LightningModule):
             device=self.device,
             compiled=self.compiled,
         )
-        # In a tuple, so that its weights, which are the model's own, are not kept a second time.
-        self._collecting = (Believer(self.model, self.explorer),)
+        # In a tuple, so that their weights, which are the model's and the policy's own, are not kept a second time.
+        explorer = self._make_explorer(self.experience.codec.action_space).to(self.device)
+        collecting = explorer if self.plans else Believer(self.model, explorer)
+        self._acting = explorer, collecting, self._make_actor()
         return self.learner.optimiser
 
     @property
@@ -122,12 +133,21 @@ class FitJoint(lightning.LightningModule):
     @property
     def collecting(self) -> nn.Module:
         """The exploring policy on real observations."""
-        return self._collecting[0]
+        return self._acting[1]
 
     @property
     def actor(self) -> nn.Module:
-        """The averaged policy acting without randomness on real observations."""
-        return Believer(self.model, Greedy(self.learner.steady))
+        """The averaged policy, or the planner that knows it, acting without randomness on real observations."""
+        return self._acting[2]
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Hold all parts in evaluation mode, without dropout or random shifts of images."""
+        self.eval()
+        try:
+            yield
+        finally:
+            self.train()
 
     # --- learning
 
@@ -175,7 +195,7 @@ class FitJoint(lightning.LightningModule):
 
     def anneal(self) -> None:
         """Tell the explorer how far the run is."""
-        self.explorer.anneal(self.progress, self.gradient_steps == 0)
+        self._acting[0].anneal(self.progress, self.gradient_steps == 0)
 
     def spend(self, phase: str, seconds: float) -> None:
         """Add wall time to a phase."""
@@ -239,19 +259,21 @@ class FitJoint(lightning.LightningModule):
 
     def save_run(self, folder: Path, about: dict[str, Any]) -> None:
         """Write what others load: ``run.json`` and ``model.safetensors``."""
+        policy, make_policy = self._equipped(self.learner.steady)
         parts = {
             "model": describe(self._make_model),
-            "policy": describe(self._make_policy),
-            "objective": describe(self._make_objective),
+            "policy": describe(make_policy),
             "environment": describe(self.experience.env),
         }
+        if self._make_objective is not None:
+            parts["objective"] = describe(self._make_objective)
         if self._planner is not None:
             parts["planner"] = describe(self._planner)
         codec = self.experience.codec
         save(
             folder,
             model=self.model,
-            policy=self.learner.steady,
+            policy=policy,
             observation_space=codec.raw_observation_space,
             action_space=codec.raw_action_space,
             parts=parts,
@@ -268,7 +290,23 @@ class FitJoint(lightning.LightningModule):
             "seconds": {phase: round(value, 2) for phase, value in self.seconds.items()},
         }
 
+    def _equipped(self, policy: nn.Module) -> tuple[nn.Module, Callable]:
+        """Return a policy as the planner wants it, with what the objective knows of values, and its maker."""
+        equip = None if self._planner is None else find_power(self.objective, Equips)
+        return (policy, self._make_policy) if equip is None else equip(policy, self._make_policy)
+
+    def _deliberate(self, policy: nn.Module) -> Deliberate:
+        assert self._planner is not None
+        planner = self._planner(self.model, self._equipped(policy)[0], self.experience.codec.raw_action_space)
+        return Deliberate(self.model, planner).to(self.device)
+
+    def _make_actor(self) -> nn.Module:
+        steady = self.learner.steady
+        return Greedy(self._deliberate(steady) if self.plans else Believer(self.model, Greedy(steady)))
+
     def _make_explorer(self, action_space: spaces.Space) -> Explorer:
+        if self.plans:
+            return Planned(self._deliberate(self.policy))
         if self._explore is not None:
             return self._explore(self.policy)
         if isinstance(action_space, spaces.Discrete):

@@ -62,8 +62,9 @@ class Learner:
         self._model_loss = prepare(model.loss)
         self._judge = None if objective is None else prepare(objective.loss)
         self.model, self.policy, self.objective = model, policy, objective
+        average = average if policy is not None and any(True for _ in policy.parameters()) else 0.0
         self.learn_model, self.average = learn_model, average
-        self.steady = deepcopy(policy).requires_grad_(False) if policy is not None and average else policy
+        self.steady = deepcopy(policy).requires_grad_(False) if average else policy
         self.stream = Stream(seed, device)
         whole = {"name": "model", "params": list(model.parameters()), "lr": rate, "clip": clip, "clip_name": "model"}
         groups = [whole] if objective is None else objective.groups(model, policy)
@@ -122,7 +123,7 @@ class Learner:
             flat.grad.zero_()
         if self.objective is not None:
             self.objective.settle()
-        if self.average and self.policy is not None:
+        if self.average:
             with torch.no_grad():
                 ours, theirs = list(self.steady.parameters()), list(self.policy.parameters())
                 torch._foreach_lerp_(ours, theirs, 1 - self.average)

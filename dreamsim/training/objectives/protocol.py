@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from dreamsim.core.types import Learned, Segment
 
@@ -34,6 +34,13 @@ class Objective(Protocol):
 
     def settle(self) -> None:
         """Follow an optimiser step: target copies, running scales."""
+
+
+class Equips(Protocol):
+    """Power: lend a policy what the objective knows of values, for planners that look at where plans end."""
+
+    def equip(self, policy: nn.Module, make: Callable) -> tuple[nn.Module, Callable]:
+        """Return ``policy`` with the power ``Values``, and a maker of such a policy from ``make``, which made it."""
 
 
 class Unfolds(Protocol):
