@@ -199,6 +199,7 @@ class Projector(nn.Module):
         rows = F.batch_norm(self.inwards(x), mean, variance, self.gain, self.shift, training=batch)
         return self.outwards(F.gelu(rows))
 
+    @torch.no_grad()
     def settle(self, x: Tensor) -> None:
         """Set mean and variance to those of the rows."""
         rows = self.inwards(x)

@@ -35,7 +35,7 @@ class SIGReg(nn.Module):
     def forward(self, rows: Tensor, real: Tensor | None = None) -> Tensor:
         """Return the statistic () of L sets of rows (L, N, F); only rows with ``real`` (L, N) bool True count."""
         direction = torch.nn.functional.normalize(
-            torch.randn(rows.shape[-1], self.projections, device=rows.device), dim=0
+            torch.randn(rows.shape[-1], self.projections, device=rows.device, dtype=rows.dtype), dim=0
         )
         weight = torch.ones_like(rows[..., 0]) if real is None else real.to(rows.dtype)
         count = weight.sum(1)
