@@ -121,10 +121,10 @@ def test_the_last_action_before_the_goal_gets_its_credit():
     policy = Categorical(space, actions, width=16)
     nn.init.normal_(policy.net[-1].weight)
     objective = PolicyPrior(space, actions, CRITIC, imagined=3, entropy=0.0, discount=0.5)
-    nn.init.constant_(objective.critic.net.bias3, 0.0)
+    nn.init.normal_(objective.critic.net.weight3)  # which has much to say of what comes behind
     before_goal = {"latent": torch.eye(5)[[3]]}
-    gain, _, alive, _ = objective._dream(ExactCorridor(), Right(policy), before_goal)
-    assert float(gain) == 1.0 and float(alive) == 0.0
+    gain, _ = objective._dream(ExactCorridor(), Right(policy), before_goal)
+    assert float(gain) == 1.0
     data = Segment(
         {"observation": torch.eye(5)[torch.tensor([[3, 4]])]}, torch.tensor([[[0.0, 1.0]]]), torch.ones(1, 1),
         torch.ones(1, 1, dtype=torch.bool), torch.ones(1, 1), {}, None, torch.zeros(1, 2, dtype=torch.long),
@@ -205,6 +205,32 @@ def test_with_imagination_it_is_the_discounted_dream_and_its_leaf():
     by_hand = -(gain / objective.scale.value + 1e-4 * entropy).mean()
     torch.testing.assert_close(judged.losses["policy"], by_hand, atol=1e-5, rtol=1e-4)
     assert judged.imagined == 16
+
+
+def test_shorter_dreams_are_weighed_in_as_lambda_returns_weigh_them():
+    """By hand: (1 - b) Q0 + b (r0 + d ((1 - b) Q1 + b (r1 + d Q2))), the same actions judged and dreamt."""
+    model, policy, objective = parts(imagined=2, blend=0.6)
+    nn.init.normal_(objective.critic.net.weight3)
+    nn.init.normal_(model.reward[-1].weight)
+    data = batch()
+    learned = model.loss(data)
+    torch.manual_seed(4)
+    judged = objective.loss(model, policy, data, learned)
+    torch.manual_seed(4)
+    policy.act({"latent": learned.observed["latent"][:, 1:]})
+    state, values, rewards, entropy = {"latent": learned.observed["latent"][:, 0]}, [], [], 0.0
+    for k in range(3):
+        act = policy.act(state)
+        values.append(objective.critic.value(state, act.action).mean(0))
+        entropy = entropy + 0.99**k * act.trace["entropy"]
+        if k < 2:
+            state, reward, _ = model.step(state, act.action)
+            rewards.append(reward)
+    one = rewards[1] + 0.99 * values[2]
+    zero = rewards[0] + 0.99 * (0.4 * values[1] + 0.6 * one)
+    gain = 0.4 * values[0] + 0.6 * zero
+    by_hand = -(gain / objective.scale.value + 1e-4 * entropy).mean()
+    torch.testing.assert_close(judged.losses["policy"], by_hand, atol=1e-5, rtol=1e-4)
 
 
 def test_the_target_follows_slowly():

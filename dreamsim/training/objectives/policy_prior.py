@@ -30,6 +30,10 @@ class PolicyPrior(nn.Module):
     from real latents, gradients flowing through the dynamics (stochastic value gradients,
     Heess et al. 2015; Dreamer, Hafner et al. 2020). Nothing plans while learning.
 
+    ``blend`` < 1 weighs shorter dreams in, as lambda-returns do: what is ascended is (1 - blend) Q(z_0, a_0) +
+    blend (r_0 + d ((1 - blend) Q(z_1, a_1) + blend (r_1 + ...))). Critics alone know best where contacts make the
+    model's slope wrong, long dreams where the critics are not yet right.
+
     Critic targets are lambda-returns along the window, on values min over two random target
     critics of Q(z', pi(z')); ``lam`` = 0, the default, gives TD-MPC2's one-step target, 1 sums
     rewards to the window's end.
@@ -59,6 +63,7 @@ class PolicyPrior(nn.Module):
         value: float = 0.1,
         entropy: float = 1e-4,
         imagined: int = 0,
+        blend: float = 1.0,
         lam: float = 0.0,
         absorbing: float = 0.0,
         epsilon: float = 1e-8,
@@ -71,7 +76,8 @@ class PolicyPrior(nn.Module):
         self.scale = RunningScale(target_rate)
         self.discount, self.rate, self.encoder_rate, self.clip = discount, rate, encoder_rate, clip
         self.target_rate, self.decay, self.value, self.entropy = target_rate, decay, value, entropy
-        self.imagined, self.lam, self.absorbing, self.epsilon = imagined, lam, absorbing, epsilon
+        self.imagined, self.blend = imagined, blend
+        self.lam, self.absorbing, self.epsilon = lam, absorbing, epsilon
 
     def train(self, mode: bool = True) -> PolicyPrior:
         """Set the mode of all but the target critics, which drop nothing out."""
@@ -143,28 +149,34 @@ class PolicyPrior(nn.Module):
     def _improve(self, model: Any, policy: Any, batch: Segment, learned: Learned) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the policy's loss and what to show; the caller has frozen all but the policy."""
         state, weight = self._starts(batch, learned)
-        gain, entropy, alive, view = self._dream(model, policy, state)
-        last = policy.act(view)
-        gain = gain + alive * self._few(self.critic, view, last.action).mean(0)
-        entropy = entropy + alive * last.trace["entropy"]
+        gain, entropy = self._dream(model, policy, state) if self.imagined else self._judge(policy, model.view(state))
         first = slice(None) if self.imagined else slice(None, None, batch.mask.shape[1] + 1)
         self.scale.update(gain.detach()[first])
         loss = -((gain / self.scale.value + self.entropy * entropy) * weight).sum()
         metrics = {"gain": gain.detach().mean(), "entropy": entropy.detach().mean(), "scale": self.scale.value.clone()}
         return loss, metrics
 
-    def _dream(self, model: Any, policy: Any, state: Any) -> tuple[Any, Any, Any, Obs]:
-        """Return discounted reward and entropy (N,) of the imagined steps, the weight of what follows, and its view."""
-        if not self.imagined:
-            return 0.0, 0.0, 1.0, model.view(state)
+    def _judge(self, policy: Any, view: Obs) -> tuple[Tensor, Tensor]:
+        """Return the critics' value (N,) of what the policy does in a view, and its entropy (N,)."""
+        act = policy.act(view)
+        return self._few(self.critic, view, act.action).mean(0), act.trace["entropy"]
+
+    def _dream(self, model: Any, policy: Any, state: Any) -> tuple[Tensor, Tensor]:
+        """Return discounted reward and value, and the discounted entropy, of dreams (N,)."""
         dreamt = imagine(model, policy, state, self.imagined)
-        discount = discounts({name: part[:, 1:] for name, part in dreamt.view.items()}, self.discount)
+        later = {name: part[:, 1:] for name, part in dreamt.view.items()}
+        discount = discounts(later, self.discount)
+        reward = dreamt.reward + discount * self.absorbing * (1 - dreamt.proceed)
+        value, surprise = self._judge(policy, {name: part[:, -1] for name, part in later.items()})
         alive = torch.cumprod(discount * dreamt.proceed, 1)
         before = torch.cat([torch.ones_like(alive[:, :1]), alive[:, :-1]], 1)
-        reward = dreamt.reward + discount * self.absorbing * (1 - dreamt.proceed)
-        gain = (before * reward).sum(1)
-        entropy = (before * dreamt.trace["entropy"]).sum(1)
-        return gain, entropy, alive[:, -1], {name: view[:, -1] for name, view in dreamt.view.items()}
+        entropy = (before * dreamt.trace["entropy"]).sum(1) + alive[:, -1] * surprise
+        if self.blend == 1:
+            return (before * reward).sum(1) + alive[:, -1] * value, entropy
+        seen = {name: part[:, :-1] for name, part in dreamt.view.items()}
+        values = torch.cat([self._few(self.critic, seen, dreamt.action).mean(0), value[:, None]], 1)
+        returns = lambda_returns(reward, dreamt.proceed, values[:, 1:], discount, self.blend)
+        return torch.lerp(values[:, 0], returns[:, 0], self.blend), entropy
 
     def _starts(self, batch: Segment, learned: Learned) -> tuple[Any, Tensor]:
         """Return latents (N, ...) to improve the policy in, and their weights (N,).
