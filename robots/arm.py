@@ -15,7 +15,7 @@ class Arm(gym.Env):
     Observes ``pose`` (4,), cosine and sine of shoulder and wrist; speeds must be inferred from what came before.
     The action (2,) are torques in [-1, 1], held for ``repeat`` control steps of 0.02 s. An episode has ``steps``
     decisions. ``reset(options={"joints": (2,), "speeds": (2,)})`` begins in that state, in rad and rad/s, else
-    in a random one. ``info["tip"]`` (2,) is where the tip is, in metres, and ``info["speeds"]`` (2,) the joints' speeds.
+    in a random one. ``info["tip"]`` (2,) is where the tip is, in metres, ``info["speeds"]`` (2,) the joints' speeds.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
