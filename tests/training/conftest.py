@@ -57,6 +57,18 @@ def weights(module: FitJoint) -> dict[str, torch.Tensor]:
     return state | {f"steady.{name}": value.clone() for name, value in module.learner.steady.state_dict().items()}
 
 
+def same(one: dict, two: dict) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+class HalfWay(Experience):
+    """Offers only the rounds up to the checkpoint at half time, and two more that are lost."""
+
+    @property
+    def rounds(self) -> int:
+        return 12
+
+
 @pytest.fixture(scope="session")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FitJoint]:
     """One uninterrupted run from seed 0."""

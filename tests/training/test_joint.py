@@ -26,13 +26,9 @@ from dreamsim.envs.toy import Line
 from dreamsim.training.learner import NotFinite
 from dreamsim.training.start import refuse_many, trainer_defaults
 from tests import memory
-from tests.training.conftest import run, small_experience, small_joint, weights
+from tests.training.conftest import HalfWay, run, same, small_experience, small_joint, weights
 
 HERE = Path(__file__).parent
-
-
-def same(one: dict, two: dict) -> bool:
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_counters_count_what_happened(straight):
@@ -73,14 +69,6 @@ def test_living_ahead_in_a_second_process_is_as_exact(tmp_path):
     half.__class__ = HalfWay
     run(tmp_path / "half", data=half)
     assert same(whole, weights(run(tmp_path / "half", resume=True, data=small_experience(ahead=True))))
-
-
-class HalfWay(Experience):
-    """Offers only the rounds up to the checkpoint at half time, and two more that are lost."""
-
-    @property
-    def rounds(self) -> int:
-        return 12
 
 
 def test_a_run_killed_at_any_instant_resumes_to_the_same_bits(straight, tmp_path):
