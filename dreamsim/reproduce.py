@@ -76,6 +76,7 @@ def repeat(name: str, jobs: int = 2, extend: bool = False) -> None:
         with writing:
             _record(name, queue, [entry for entry in entries if entry not in missing or judged(entry, episodes)], kept)
 
+    missing.sort(key=lambda entry: entry.seed)  # every task has one run before any has two
     failed = _work(missing, episodes, jobs, note if extend else lambda: None)
     if failed:
         logs = "\n".join(f"  {entry.folder}: see {log(entry)}" for entry in failed)
