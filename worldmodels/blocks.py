@@ -110,7 +110,9 @@ class BlockLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer."""
         blocks, inputs, _ = self.weight.shape
-        return torch.bmm(x.view(-1, blocks, inputs).transpose(0, 1), self.weight).transpose(0, 1) + self.bias
+        return torch.baddbmm(self.bias[:, None], x.view(-1, blocks, inputs).transpose(0, 1), self.weight).transpose(
+            0, 1
+        )
 
 
 class Eyes(nn.Module):

@@ -194,7 +194,7 @@ class Core(nn.Module):
     def forward(self, deter: Tensor, stoch: Tensor, pushed: Tensor) -> Tensor:
         """Move the memory by one step."""
         x = torch.cat([self.from_deter(deter), self.from_stoch(stoch.flatten(-2)), pushed], -1)
-        x = self.active(self.own(deter).flatten(-2) + self.shared(x))
+        x = self.active(torch.addmm(self.own(deter).flatten(-2), x, self.shared.weight.T))
         reset, candidate, update = self.gates(x).chunk(3, -1)
         candidate = torch.tanh(torch.sigmoid(reset) * candidate)
         return torch.lerp(deter.view_as(candidate), candidate, torch.sigmoid(update - 1)).flatten(-2)

@@ -13,6 +13,7 @@ import lightning
 import numpy as np
 from gymnasium import spaces
 
+from dreamsim.core import tree
 from dreamsim.core.checks import random_segment
 from dreamsim.core.random import Stream
 from dreamsim.data.module import Experience
@@ -36,6 +37,8 @@ class Foresee(lightning.Callback):
         seconds = left * seconds_per_step(experience)
         if experience.updates:
             seconds += experience.updates * left * seconds_per_update(module)
+        if module.plans:
+            seconds += left * seconds_per_plan(module)
         print(
             f"{_amount(experience.bytes_needed())} of memory for replay, up to {_amount(disk)} on disk, "
             f"about {math.ceil(seconds / 60)} min for {left:,} environment steps, "
@@ -81,6 +84,19 @@ def seconds_per_update(module: Any) -> float:
             learner.update(batch)
             count += 1
     return (time.perf_counter() - began) / count
+
+
+def seconds_per_plan(module: Any) -> float:
+    """Time a decision of the planner for all environments at once; return its share of one environment step."""
+    experience = module.experience
+    codec, rows = experience.codec, experience.env_count
+    windows = random_segment(codec.observation_space, codec.action_space, 0, rows, 1)
+    obs = tree.to({name: value[:, 0] for name, value in windows.obs.items()}, module.device)
+    with Stream(0), module.acting():
+        memory = module.collecting.policy.act(obs).memory
+        began = time.perf_counter()
+        module.collecting.policy.act(obs, memory)
+    return (time.perf_counter() - began) / (rows * experience.repeat)
 
 
 def _check_room(replay: int, disk: int, folder: Path) -> None:

@@ -1,10 +1,12 @@
 """The loop, on worlds whose every step is known."""
 
 import torch
+from gymnasium import spaces
 from torch import nn
 
+from dreamsim.core.spaces import action_layout
 from dreamsim.core.types import Act, Learned
-from dreamsim.imagination.explore import Noisy, Sampled
+from dreamsim.imagination.explore import AtRandom, Noisy, Sampled
 from dreamsim.imagination.imagine import Believer, Greedy, Script, Uniform, imagine
 from dreamsim.imagination.plan import MPPI, Deliberate
 
@@ -136,3 +138,16 @@ def test_planning_finds_the_goal_of_a_known_world():
     assert act.action[0, 0] > 0.8 and act.action[1, 0].abs() < 0.4
     again = policy.mode(obs, act.memory, torch.zeros(2, dtype=torch.bool))
     assert again.memory["plan"]["mean"].shape == (2, 5, 1)
+
+
+def test_acting_at_random_knows_every_kind_of_action():
+    torch.manual_seed(0)
+    mixed = spaces.Dict({"move": spaces.Box(-5, 5, (2,)), "mode": spaces.Discrete(3), "on": spaces.MultiBinary(1)})
+    action = AtRandom(spaces.Dict(), mixed).act({"latent": torch.zeros(3000, 1)}).action
+    size, (piece,), (flag,) = action_layout(mixed)
+    numbers = [place for place in range(size) if place != flag and not piece.start <= place < piece.stop]
+    assert action.shape == (3000, size)
+    assert (action[:, piece].sum(-1) == 1).all() and (action[:, piece].mean(0) - 1 / 3).abs().max() < 0.05
+    assert set(action[:, flag].tolist()) == {0.0, 1.0} and abs(float(action[:, flag].mean()) - 0.5) < 0.05
+    assert action[:, numbers].min() < -0.99 and action[:, numbers].max() > 0.99
+    assert action[:, numbers].mean(0).abs().max() < 0.05

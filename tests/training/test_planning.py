@@ -14,6 +14,7 @@ from dreamsim.imagination.explore import AtRandom, Planned
 from dreamsim.imagination.imagine import Greedy
 from dreamsim.imagination.judging import Judging
 from dreamsim.imagination.plan import CEM, MPPI, Deliberate
+from dreamsim.training import foresee
 from dreamsim.training.joint import FitJoint
 from tests.training.conftest import HalfWay, run, same, small_experience, small_joint, weights
 from worldmodels.ensemble import Ensemble, Particles, WholeDream
@@ -92,6 +93,13 @@ def test_a_model_alone_is_planned_in_when_there_is_no_policy(tmp_path):
     actor = load(tmp_path).actor()
     assert isinstance(actor.policy.planner.world, Particles)
     assert np.isfinite(evaluate_policy(Line, actor, episodes=2).returns).all()
+
+
+def test_the_time_of_planning_is_foreseen_and_changes_no_bit(lived, tmp_path):
+    _, module = lived
+    seen = run(tmp_path, module=planned_joint(), data=small_experience(**EPISODES), callbacks=[foresee.Foresee()])
+    assert same(weights(module), weights(seen))
+    assert 0 < foresee.seconds_per_plan(seen) < 10
 
 
 @pytest.mark.parametrize(
