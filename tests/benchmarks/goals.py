@@ -207,7 +207,7 @@ def planned(seed: int, tries: Tries) -> Chooser:
     return choose
 
 
-def cloned(known: Recording, seed: int, tries: Tries, batches: int = 6000, rows: int = 256) -> Chooser:
+def cloned(known: Recording, seed: int, tries: Tries, batches: int = 4000, rows: int = 256) -> Chooser:
     """Return a network that learned which action was taken on the way to what was reached 1 to 25 decisions later.
 
     It sees pose, last pose and goal; mean squared error, Adam 1e-3 with a cosine to 0, as many batches as LeWM.
