@@ -134,10 +134,14 @@ def sees_observations(view: Obs, codec: Codec) -> bool:
 
 
 def overall(found: Drift) -> tuple[str, Curve, float]:
-    """Return what is judged ("observation", or "latent" where nothing is shown), its mean curve and its floor."""
-    curves = found.observation or found.latent
+    """Return what is judged ("observation", or "latent" where nothing is shown), its mean curve and its floor.
+
+    Fields that never change and are never wrong, such as the name of a task, say nothing and do not count.
+    """
+    all_curves = found.observation or found.latent
+    curves = {name: curve for name, curve in all_curves.items() if _tells(curve)} or all_curves
     mean = Curve(*(np.mean(sides, axis=0) for sides in zip(*curves.values(), strict=True)))
-    floor = float(np.mean(list(found.floor.values()))) if found.observation else 0.0
+    floor = float(np.mean([found.floor[name] for name in curves])) if found.observation else 0.0
     return ("observation" if found.observation else "latent"), mean, floor
 
 
@@ -170,6 +174,10 @@ def check_horizons(wanted: Sequence[int] | None) -> None:
     wrong = [step for step in wanted or () if step < 1]
     if wrong:
         raise ValueError(f"a horizon is a number of steps, 1 or more; got {wrong[0]}")
+
+
+def _tells(curve: Curve) -> bool:
+    return bool((curve.copy > 0).any() or (curve.model > 0).any())  # False for NaN
 
 
 def _horizons(wanted: Sequence[int] | None, reach: int) -> tuple[int, ...]:
@@ -276,8 +284,11 @@ def _normalised(name: str, parts: list[_Errors]) -> Curve:
     count, total, squares = np.sum([part.moments[name] for part in parts], 0)
     variance = float((squares / count - (total / count) ** 2).clip(0).sum())
     distance = np.nanmean(np.concatenate([part.view[name] for part in parts], 1), 1)
-    # A view that never varies tells nothing apart: no error of it means anything.
-    return Curve(*np.sqrt(distance / variance if variance > 1e-12 else distance * np.nan))
+    if (
+        variance <= 1e-12
+    ):  # a view that never varies tells nothing apart: no error of it means anything but that it is one
+        return Curve(*np.where(distance > 1e-12, np.inf, np.nan))
+    return Curve(*np.sqrt(distance / variance))
 
 
 def _ends(counts: np.ndarray) -> Ends:

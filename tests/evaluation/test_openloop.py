@@ -101,6 +101,26 @@ def test_a_view_that_never_varies_is_not_called_good(toys):
     assert trusted_horizon(found) == 0
 
 
+def test_what_never_changes_and_is_never_wrong_makes_no_model_look_better(toys):
+    """A view that also names the task is judged by the rest of it, and no less strictly than without the name."""
+
+    class Named(toys.Exact):
+        def view(self, state):
+            name = torch.eye(2)[(state["x"][:, 0] * 0).long()]
+            return {**super().view(state), "task": name}
+
+    plain = drift(toys.Exact(decodes=False, drag=1.1), toys.episodes(4), toys.codec)
+    named = drift(Named(decodes=False, drag=1.1), toys.episodes(4), toys.codec)
+    assert list(named.latent) == [*plain.latent, "task"] and np.isnan(named.latent["task"].model).all()
+    np.testing.assert_array_equal(overall(named)[1].model, overall(plain)[1].model)
+    assert trusted_horizon(named) == trusted_horizon(plain) > 0
+    zero = Curve(*np.zeros((3, len(named.horizons))))
+    several = named._replace(latent={**named.latent, "task": zero})  # which varies between episodes
+    np.testing.assert_array_equal(overall(several)[1].model, overall(plain)[1].model)
+    wrong = named._replace(latent={**named.latent, "task": zero._replace(model=zero.model + 9)})
+    assert trusted_horizon(wrong) == 0
+
+
 def test_what_cannot_be_measured_is_one_clear_error(toys):
     with pytest.raises(ValueError, match="longer than the context"):
         drift(toys.Exact(), toys.episodes(2, lengths=(4,)), toys.codec)

@@ -147,3 +147,32 @@ def test_presets_have_their_sizes(size, count):
 def test_presets_learn(preset):
     model = preset(SPACE, ACTIONS)
     assert torch.isfinite(sum(model.loss(batch()).losses.values()))
+
+
+def test_ends_are_learned_where_they_come_and_dreamt_two_steps_ahead():
+    """A point ends when it leaves [-1, 1]: after one step, and after a dreamt one that stayed inside."""
+    space, actions = spaces.Dict({"at": spaces.Box(-9, 9, (1,))}), spaces.Box(-1, 1, (1,))
+    torch.manual_seed(0)
+    model = DecoderFree(space, actions, latent=16, width=32, encoder_width=32, episodic=True)
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+
+    def lived(rows: int) -> Segment:
+        at, action, mask = [torch.rand(rows, 1) * 2 - 1], torch.rand(rows, 3, 1) * 2 - 1, [torch.ones(rows)]
+        for t in range(3):
+            at.append(at[-1] + action[:, t])
+            mask.append(mask[-1] * (at[-1][:, 0].abs() <= 1))
+        ended = torch.stack([m * (x[:, 0].abs() > 1) for m, x in zip(mask, at[1:], strict=False)], 1).bool()
+        return Segment(
+            {"at": torch.stack(at, 1)}, action, torch.zeros(rows, 3), ended, torch.stack(mask[:3], 1), {}, None,
+            torch.zeros(rows, 2, dtype=torch.long),
+        )  # fmt: skip
+
+    for _ in range(200):
+        optimiser.zero_grad()
+        sum(model.loss(lived(64)).losses.values()).backward()
+        optimiser.step()
+    start = model.start({"at": torch.tensor([[0.6], [0.6], [-0.6], [-0.6]])})
+    state, _, once = model.step(start, torch.tensor([[0.8], [-0.8], [0.8], [-0.8]]))
+    assert once[[0, 3]].max() < 0.1 and once[[1, 2]].min() > 0.9
+    _, _, twice = model.step({"latent": state["latent"][1:3]}, torch.tensor([[-1.0], [-0.2]]))  # to -1.2 and 0.0
+    assert twice[0] < 0.1 and twice[1] > 0.9

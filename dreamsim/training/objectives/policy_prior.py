@@ -39,7 +39,9 @@ class PolicyPrior(nn.Module):
     rewards to the window's end.
     ``absorbing`` is the value of what follows a termination: 0, the default, makes an early end
     the best that costs can hope for; a task whose rewards are negative wants the worst return here.
-    A view that has its own ``discount`` (several tasks) is judged by that.
+    A view that has its own ``discount`` (several tasks) is judged by that; ``discount`` is for all others. The
+    released code sets it by an episode's length, and 0.99 is what it takes for 500 decisions: see
+    ``worldmodels.tasks.discount``, and give the planner the same.
 
     Source: TD-MPC2, equations 3 to 6 and the released code. Deviations: one backward pass and
     one optimiser step serve model, critics and policy together, where the released code
