@@ -46,7 +46,7 @@ def bench(size: DreamerSize, asked: Effort) -> list[dict[str, Any]]:
     rates = measure({**steps, "peer": peer_dreamer.gradient_step(theirs, size)}, asked)
     label = f"gradient step, {size.name}, B {size.batch}, T {size.length}, H {size.horizon}"
     rows = [compare(f"{label}, {kind}", rates[kind], rates["peer"], "steps/s", "sheeprl") for kind in steps]
-    dreams = {"eager": dream(ours, size), "compiled": dream(compiled, size)}
+    dreams = {"eager": dream(ours, size), "compiled": dream(compiled, size, compiled=True)}
     seconds["imagination"] = _first(dreams["compiled"])
     rates = measure({**dreams, "peer": peer_dreamer.dream(theirs, size)}, asked)
     label = f"imagination, {size.name}, {size.batch * size.length} dreams of {size.horizon} steps"
@@ -101,7 +101,7 @@ def gradient_step(learner: Learner, size: DreamerSize) -> Callable[[], float]:
     return step
 
 
-def dream(learner: Learner, size: DreamerSize) -> Callable[[], float]:
+def dream(learner: Learner, size: DreamerSize, compiled: bool = False) -> Callable[[], float]:
     """Return our imagination with what the peer's function also finds: the critics' values and the returns."""
     model, policy, judge = learner.model, learner.policy, learner.objective
     deter, stoch = peer_dreamer.starts(size)
@@ -113,7 +113,7 @@ def dream(learner: Learner, size: DreamerSize) -> Callable[[], float]:
         returns = lambda_returns(dreamt.reward, dreamt.proceed, value[:, 1:], judge.discount, judge.lam)  # type: ignore
         return dreamt, slow, returns
 
-    run = torch.compile(whole, dynamic=False) if learner.compiled else whole
+    run = torch.compile(whole, dynamic=False) if compiled else whole
 
     @torch.no_grad()
     def step() -> float:
