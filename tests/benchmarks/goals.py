@@ -1,12 +1,11 @@
 """Goals reached from recordings alone: LeWM and the cross-entropy method, beside random, copied and cloned actions.
 
-Two planners share each world: the cross-entropy method with white noise, eight decisions ahead, and iCEM, whose noise is
-slow enough that plans of 24 decisions get anywhere.
-
 ``dreamsim reproduce goals`` runs this in the present folder; what is done stays in ``runs``, and the numbers and their
 page go to docs/results. An arm is recorded aimlessly and without rewards; LeWM learns from it, once for each seed.
 A goal is a pose that a held-out episode reaches 25 decisions later; the arm starts in that episode's state. It
 is reached when the tip is within 5 cm of the goal's during each of the last 5 of 50 decisions: there, and staying.
+Two planners share each world: the cross-entropy method with white noise, eight decisions ahead, and iCEM, whose
+noise is slow enough that plans of 24 decisions get anywhere.
 """
 
 from __future__ import annotations
@@ -276,9 +275,10 @@ def page(record: dict[str, Any]) -> str:
         "",
         f"An arm with two joints is recorded without an aim and without rewards ({record['recorded']['episodes']} "
         f"episodes, {record['recorded']['steps']:,} decisions of 0.04 s). LeWM learns its world from poses alone; the "
-        f"cross-entropy method plans in it, anew at every decision, to where latent and goal are near: with white noise "
-        f"{told['LeWM + CEM']}, or with noise that is slow along a plan (iCEM) {told['LeWM + iCEM']}. Goals are {GOALS} poses that held-out episodes reach {AHEAD} decisions after the start. One is reached "
-        f"when the tip is within {100 * NEAR:.0f} cm of it during each of the last {STAY} of {DECISIONS} decisions; "
+        "cross-entropy method plans in it, anew at every decision, to where latent and goal are near: with white "
+        f"noise {told['LeWM + CEM']}, or with noise that is slow along a plan (iCEM) {told['LeWM + iCEM']}. Goals are "
+        f"{GOALS} poses that held-out episodes reach {AHEAD} decisions after the start. One is reached when the tip is "
+        f"within {100 * NEAR:.0f} cm of it during each of the last {STAY} of {DECISIONS} decisions; "
         f"{rows[0]['begun_near']:.0%} begin so near.",
         "",
         f"Command: `{record['command']}`. Commit: {', '.join(record['commit'])}.",
