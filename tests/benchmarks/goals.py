@@ -299,6 +299,7 @@ def page(record: dict[str, Any]) -> str:
         )
     lines += [
         "",
+        *([record["note"], ""] if "note" in record else []),
         "Copying replays the recorded actions of the most similar start and goal. The clone learns from the same "
         "recordings by hindsight: what was done on the way to whatever was reached next.",
         "",
